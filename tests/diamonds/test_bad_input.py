@@ -13,7 +13,7 @@ from stepfast import Stepfast, StepfastError
 from stepfast.cli.command import app as commands
 from stepfast.testing import drain
 from stepfast_diamonds import client, source
-from stepfast_diamonds.client import Answer, read
+from stepfast_diamonds.client import NivodaAnswer, read_answer
 from stepfast_diamonds.feed import LABGROWN, NATURAL, nivoda
 from stepfast_diamonds.query import SEARCH
 from stepfast_diamonds.schema import prepare
@@ -86,13 +86,13 @@ def scene(app: Stepfast, database_url: str, sim: Simulator) -> Scene:
 def change_answers(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
     """The source answers something else from now on: what came over the wire is changed before it is read."""
 
-    def changed(status: int, headers: Any, body: bytes, *more: Any) -> Answer:
+    def changed(status: int, headers: Any, body: bytes, *more: Any) -> NivodaAnswer:
         found = msgspec.json.decode(body)
         if isinstance(found, dict) and isinstance(found.get("data"), dict):
             change(found["data"])
-        return read(status, headers, msgspec.json.encode(found), *more)
+        return read_answer(status, headers, msgspec.json.encode(found), *more)
 
-    monkeypatch.setattr(client, "read", changed)
+    monkeypatch.setattr(client, "read_answer", changed)
 
 
 def in_stones(change: Change) -> Change:

@@ -13,7 +13,7 @@ import pytest
 
 from stepfast import AuthError, ConfigurationError, OutageError, PermanentError, ThrottledError
 from stepfast_diamonds import client, query
-from stepfast_diamonds.client import BadAnswerError, Client, RefusedError, read
+from stepfast_diamonds.client import BadAnswerError, Client, RefusedError, read_answer
 from stepfast_diamonds.settings import PRODUCTION, NivodaSettings, from_environment
 from stepfast_diamonds.simulator import Simulator
 from tests.diamonds.asking import Asking, settings_for
@@ -60,7 +60,7 @@ def test_an_answer_that_is_none_is_an_error_of_the_right_class(
     status: int, headers: dict[str, str], body: bytes, expected: type[Exception], words: str
 ) -> None:
     with pytest.raises(expected, match=words):
-        read(status, headers, body)
+        read_answer(status, headers, body)
 
 
 @pytest.mark.parametrize(
@@ -74,20 +74,20 @@ def test_an_answer_that_is_none_is_an_error_of_the_right_class(
 )
 def test_an_answer_without_what_was_asked_for_is_an_error(body: bytes, expected: type[Exception]) -> None:
     with pytest.raises(expected):
-        read(200, {}, body).field("diamonds_by_query_count")
+        read_answer(200, {}, body).field("diamonds_by_query_count")
 
 
 def test_a_wait_is_read_in_seconds_or_as_a_date_of_the_sources_own_clock() -> None:
     at = {"date": "Sun, 06 Nov 1994 08:49:37 GMT", "retry-after": "Sun, 06 Nov 1994 08:50:07 GMT"}
 
     with pytest.raises(ThrottledError) as dated:
-        read(429, at, b"")
+        read_answer(429, at, b"")
     with pytest.raises(ThrottledError) as counted:
-        read(429, {"retry-after": "7"}, b"")
+        read_answer(429, {"retry-after": "7"}, b"")
 
     assert dated.value.retry_after == timedelta(seconds=30)
     assert counted.value.retry_after == timedelta(seconds=7)
-    assert read(200, at, GOOD).date == datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)
+    assert read_answer(200, at, GOOD).date == datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("style", ["bearer", "as"])

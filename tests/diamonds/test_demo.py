@@ -194,7 +194,7 @@ def test_a_database_that_holds_something_is_refused(app: Stepfast) -> None:
     jobs = rows.query(app, "SELECT count(*) AS n FROM stepfast_job")
 
     with pytest.raises(ConfigurationError, match="is not empty"):
-        place.refuse_full(app.database.url)
+        place.refuse_used_database(app.database.url)
 
     assert rows.query(app, "SELECT count(*) AS n FROM stepfast_job") == jobs
 
@@ -205,11 +205,11 @@ def test_the_database_of_the_surroundings_is_not_the_one_to_fill(
     """A database on the command line is used if it is empty; one in the environment may hold real data."""
     told: list[str | None] = []
 
-    def note(story: demo_story.Story) -> bool:
+    def note(story: demo_story.DemoOptions) -> bool:
         told.append(story.database)
         return True
 
-    monkeypatch.setattr(demo_story, "tell", note)
+    monkeypatch.setattr(demo_story, "run_demo", note)
 
     cli("demo")
     CliRunner().invoke(commands, ["demo"], env={"STEPFAST_DATABASE_URL": cli.url})

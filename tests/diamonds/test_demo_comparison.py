@@ -10,7 +10,7 @@ import pytest
 
 from stepfast_diamonds.demo import screen as demo_end
 from stepfast_diamonds.demo.comparison import Comparison, Row, compare
-from stepfast_diamonds.demo.screen import Telling
+from stepfast_diamonds.demo.screen import DemoScreen
 from stepfast_diamonds.demo.source import Stone
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_a_stone_to_which_something_happened_has_left() -> None:
 
 
 def test_figures_that_are_wrong_are_called_so(capsys: pytest.CaptureFixture[str]) -> None:
-    demo_end.show_comparison(Telling(), Comparison(3, 2, 1, 0, 0, 0, 0))
+    demo_end.show_comparison(DemoScreen(), Comparison(3, 2, 1, 0, 0, 0, 0))
 
     said = capsys.readouterr().out
     assert "WRONG" in said

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepfast.errors import OutageError
-from stepfast_diamonds.client import Answer, BadAnswerError, Problem
+from stepfast_diamonds.client import AnswerProblem, BadAnswerError, NivodaAnswer
 from stepfast_diamonds.feed import NivodaFeed
 from stepfast_diamonds.simulator import Simulator
 from stepfast_diamonds.source import still_offered
@@ -18,17 +18,17 @@ CERTIFICATE = {"shape": "ROUND", "carats": 1.01, "cut": "EX", "labgrown": False}
 STONE: dict[str, Any] = {"availability": "AVAILABLE", "image": "https://media.example.net/1"}
 
 
-def answered(stone: Any = None, *problems: Problem, **certificate: Any) -> Answer:
+def answered(stone: Any = None, *problems: AnswerProblem, **certificate: Any) -> NivodaAnswer:
     offer = {"diamond": {**STONE, **(stone or {}), "certificate": {**CERTIFICATE, **certificate}}}
-    return Answer({BY_ID: offer}, problems, None)
+    return NivodaAnswer({BY_ID: offer}, problems, None)
 
 
-def lost(*problems: Problem) -> Answer:
-    return Answer(None, problems, None)
+def lost(*problems: AnswerProblem) -> NivodaAnswer:
+    return NivodaAnswer(None, problems, None)
 
 
-def problem(message: str, *path: str | int) -> Problem:
-    return Problem(message, None, path)
+def problem(message: str, *path: str | int) -> AnswerProblem:
+    return AnswerProblem(message, None, path)
 
 
 def test_a_stone_that_a_search_would_find_is_on_offer() -> None:
@@ -56,7 +56,7 @@ def test_a_stone_that_a_search_would_find_is_on_offer() -> None:
         lost(problem("this diamond does not exist", "as", BY_ID)),
     ],
 )
-def test_a_stone_that_no_search_would_find_is_gone(answer: Answer) -> None:
+def test_a_stone_that_no_search_would_find_is_gone(answer: NivodaAnswer) -> None:
     """Whether it exists or not."""
     assert not still_offered(answer, lab_grown=False)
 
@@ -70,7 +70,7 @@ def test_a_stone_that_no_search_would_find_is_gone(answer: Answer) -> None:
         lost(problem("certificate not found", "as", BY_ID, "diamond", "certificate")),
     ],
 )
-def test_what_a_stone_does_not_tell_counts_for_it(answer: Answer) -> None:
+def test_what_a_stone_does_not_tell_counts_for_it(answer: NivodaAnswer) -> None:
     assert still_offered(answer, lab_grown=False)
 
 
@@ -80,7 +80,7 @@ def test_a_source_that_fails_has_said_nothing() -> None:
     with pytest.raises(BadAnswerError):
         still_offered(lost(), lab_grown=False)
     with pytest.raises(BadAnswerError):
-        still_offered(Answer({BY_ID: {"diamond": [1]}}, (), None), lab_grown=False)
+        still_offered(NivodaAnswer({BY_ID: {"diamond": [1]}}, (), None), lab_grown=False)
 
 
 @pytest.mark.parametrize("style", ["bearer", "as"])

@@ -14,7 +14,7 @@ from stepfast_diamonds import repricing as jobs
 from stepfast_diamonds import repricing as repricing_rows
 from stepfast_diamonds.datasets import dataset_version
 from stepfast_diamonds.money import stored
-from stepfast_diamonds.repricing import dry_run, list_repricings, undo
+from stepfast_diamonds.repricing import dry_run, list_repricings, undo_repricing
 from stepfast_diamonds.rule_sets import find_rules
 from tests.diamonds.offers import catalogue, offer, stones
 from tests.diamonds.test_rules import active, add, flat, prices, switch, sync
@@ -51,7 +51,7 @@ def newest(app: Stepfast) -> str:
 
 def taken_back(app: Stepfast, repricing: Repricing, name: str) -> None:
     def work(tx: Any) -> None:
-        undo(tx, name)
+        undo_repricing(tx, name)
         repricing.take_back(tx, name)
 
     persist(app.database, work)
@@ -411,8 +411,8 @@ def test_what_cannot_be_taken_back_is_refused_with_the_reason(app: Stepfast) -> 
 def test_snapshots_of_long_ago_are_forgotten_bit_by_bit(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repricing_rows, "KEPT", 1)
-    monkeypatch.setattr(repricing_rows, "FORGOTTEN", 10)
+    monkeypatch.setattr(repricing_rows, "KEPT_REPRICINGS", 1)
+    monkeypatch.setattr(repricing_rows, "FORGOTTEN_AT_ONCE", 10)
     repricing = synced(app, 20)
     for n in range(6):
         switch(app, add(app, flat(60 + n)))

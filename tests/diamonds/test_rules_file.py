@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast_diamonds.pricing import StoneType
-from stepfast_diamonds.rule_sets import digest, doubts, without_rules
+from stepfast_diamonds.rule_sets import digest, doubts_of, stones_without_rules
 from stepfast_diamonds.rules import default_rules
 from stepfast_diamonds.rules_file import RulesError, lines_of, read_rules, written
 
@@ -203,7 +203,7 @@ DOUBTFUL = """\
 def test_feeds_and_words_that_nobody_knows_are_told_with_their_lines() -> None:
     feeds = {"nivoda-natural", "nivoda-labgrown", "mine"}
 
-    found = list(doubts(read_rules(DOUBTFUL), feeds, lines_of(DOUBTFUL, as_csv=False)))
+    found = list(doubts_of(read_rules(DOUBTFUL), feeds, lines_of(DOUBTFUL, as_csv=False)))
 
     assert found[:3] == [
         "line 4: pricing rule 2: there is no feed 'nivoda-naturel' here; did you mean nivoda-natural?",
@@ -229,12 +229,12 @@ def test_a_set_for_one_feed_says_that_others_have_stones() -> None:
     )
     present = {("nivoda-labgrown", StoneType.LAB), ("nivoda-natural", StoneType.NATURAL)}
 
-    (told,) = without_rules(rules, present)
+    (told,) = stones_without_rules(rules, present)
     assert told.startswith(
         "no pricing rule is for natural stones of feed nivoda-natural from 0 and above, and"
     )
     assert told.endswith("there are such stones: it cannot be activated as it is")
-    assert list(without_rules(rules, {("nivoda-labgrown", StoneType.LAB)})) == []
+    assert list(stones_without_rules(rules, {("nivoda-labgrown", StoneType.LAB)})) == []
 
 
 def test_a_table_with_semicolons_is_refused_with_the_cure() -> None:

@@ -16,7 +16,7 @@ from stepfast.cli.command import app as commands
 from stepfast.errors import StepfastError
 from stepfast.testing import drain
 from stepfast_diamonds import client
-from stepfast_diamonds.client import Answer, read
+from stepfast_diamonds.client import NivodaAnswer, read_answer
 from stepfast_diamonds.feed import LABGROWN, NATURAL, nivoda
 from stepfast_diamonds.schema import prepare
 from stepfast_diamonds.simulator import Simulator
@@ -43,18 +43,20 @@ def gossip(monkeypatch: pytest.MonkeyPatch, secrets: list[str]) -> None:
     """The source repeats all it knows, in one of three answers, and in one of ten so that a partition fails."""
     number = count(1)
 
-    def told(status: int, headers: Any, body: bytes, hide: Any) -> Answer:
+    def told(status: int, headers: Any, body: bytes, hide: Any) -> NivodaAnswer:
         here = next(number)
         said = f"Internal error for {' and '.join(secrets)}"
         if token := _token_in(body):
             secrets.append(token)
         elif here % 10 == 0:
-            return read(400, {}, json.dumps({"errors": [{"message": said}]}).encode(), hide)
+            return read_answer(400, {}, json.dumps({"errors": [{"message": said}]}).encode(), hide)
         elif here % 3 == 0:
-            return read(200, {}, json.dumps({"data": None, "errors": [{"message": said}]}).encode(), hide)
-        return read(status, headers, body, hide)
+            return read_answer(
+                200, {}, json.dumps({"data": None, "errors": [{"message": said}]}).encode(), hide
+            )
+        return read_answer(status, headers, body, hide)
 
-    monkeypatch.setattr(client, "read", told)
+    monkeypatch.setattr(client, "read_answer", told)
 
 
 def _token_in(body: bytes) -> str | None:

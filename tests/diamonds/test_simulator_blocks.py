@@ -20,8 +20,8 @@ BOUNDS = st.tuples(st.integers(-2, 22), st.integers(-2, 22)).map(lambda it: (flo
 def small_blocks() -> Iterator[None]:
     """So that thirty rows fill several shelves."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SIZE", 3)
-        patch.setattr(module, "WIDTH", 2)
+        patch.setattr(module, "BLOCK_SIZE", 3)
+        patch.setattr(module, "SHELF_SIZE", 2)
         yield
 
 

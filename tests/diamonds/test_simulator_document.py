@@ -12,9 +12,9 @@ from stepfast_diamonds.simulator.graphql import (
     SCALARS,
     TYPES,
     DocumentError,
+    EnumValue,
     Field,
     Variable,
-    Word,
     is_leaf,
     named,
     parse,
@@ -54,7 +54,7 @@ def test_a_document_is_read_with_all_its_parts() -> None:
     assert field.arguments == {
         "query": Variable("q"),
         "limit": Variable("n"),
-        "order": {"type": Word("price"), "direction": Word("ASC")},
+        "order": {"type": EnumValue("price"), "direction": EnumValue("ASC")},
     }
     assert set(document.fragments) == {"More"}
 

@@ -12,7 +12,7 @@ from stepfast.errors import ConfigurationError
 from stepfast_diamonds.simulator import oracle
 from stepfast_diamonds.simulator.catalogue import Stone
 from stepfast_diamonds.simulator.control import mutate
-from stepfast_diamonds.simulator.faults import POLITE, turn
+from stepfast_diamonds.simulator.faults import POLITE, change_knobs
 from stepfast_diamonds.simulator.filter import EVERYTHING
 from stepfast_diamonds.simulator.history import BURST, MUTATIONS
 from stepfast_diamonds.simulator.virtual_clock import VirtualClock
@@ -23,7 +23,7 @@ SECOND = 1_000_000
 
 
 def world(profile: str = "200", seed: int = 3, **knobs: Any) -> World:
-    return make_world(profile, seed, turn(POLITE, knobs), VirtualClock(START, 0))
+    return make_world(profile, seed, change_knobs(POLITE, knobs), VirtualClock(START, 0))
 
 
 def truths(it: World, at: int | None = None) -> dict[str, oracle.Truth]:

@@ -27,8 +27,8 @@ START = 1_700_000_000_000_000
 @pytest.fixture(autouse=True, scope="module")
 def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "SIZE", 16)
-        patch.setattr(blocks, "WIDTH", 3)
+        patch.setattr(blocks, "BLOCK_SIZE", 16)
+        patch.setattr(blocks, "SHELF_SIZE", 3)
         patch.setattr(selection, "SCANNED", 20)  # so that the quick ways are taken with few stones
         yield
 

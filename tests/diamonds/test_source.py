@@ -17,7 +17,7 @@ from stepfast import Bounds, ConfigurationError, Range, ThrottledError, Window
 from stepfast_diamonds.client import BadAnswerError
 from stepfast_diamonds.heatmap import nivoda_heatmap, preview
 from stepfast_diamonds.mapping import identity_of
-from stepfast_diamonds.pace import EVERY, SECOND, SLOWEST, Pace, PaceInDatabase, PaceInMemory
+from stepfast_diamonds.pace import GIVEN_BACK_EVERY, SECOND, SLOWEST, Pace, PaceInDatabase, PaceInMemory
 from stepfast_diamonds.query import BASE, LARGEST_INT, diamond_query
 from stepfast_diamonds.schema import prepare
 from stepfast_diamonds.simulator import Simulator
@@ -198,8 +198,10 @@ def test_b13_each_throttle_halves_the_pace_and_quiet_time_gives_it_back() -> Non
     assert same.gap == once.gap, "those that were under way met the same one"
     assert twice.gap == 4 * FULL
     assert often.gap == SLOWEST
-    assert once.gap_at(SECOND + EVERY, FULL) == int(SECOND / 15), "12.5 a second, and a tenth of 25"
-    assert once.gap_at(SECOND + 5 * EVERY, FULL) == 0
+    assert once.gap_at(SECOND + GIVEN_BACK_EVERY, FULL) == int(SECOND / 15), (
+        "12.5 a second, and a tenth of 25"
+    )
+    assert once.gap_at(SECOND + 5 * GIVEN_BACK_EVERY, FULL) == 0
 
 
 def test_b13_while_it_is_slow_every_request_takes_its_place_in_one_stream(app: Stepfast) -> None:
@@ -382,10 +384,10 @@ def test_a_count_that_is_no_number_is_refused(
 
 
 def _answering(asking: Asking, monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
-    from stepfast_diamonds.client import Answer
+    from stepfast_diamonds.client import NivodaAnswer
 
-    async def ask(*_: object, **__: object) -> Answer:
+    async def ask(*_: object, **__: object) -> NivodaAnswer:
         await asyncio.sleep(0)
-        return Answer(data, (), None)
+        return NivodaAnswer(data, (), None)
 
     monkeypatch.setattr(asking.source._client, "ask", ask)

@@ -21,7 +21,17 @@ from stepfast_diamonds import token as tokens
 from stepfast_diamonds.schema import prepare
 from stepfast_diamonds.settings import NivodaSettings
 from stepfast_diamonds.simulator import Simulator
-from stepfast_diamonds.token import Busy, Failed, Found, Free, Seal, Session, TokenRows, Tokens, life_of
+from stepfast_diamonds.token import (
+    LoginFailed,
+    LoginSession,
+    LoginUnderWay,
+    TokenFound,
+    TokenRows,
+    Tokens,
+    TokenSeal,
+    TurnFree,
+    life_of,
+)
 from tests.diamonds.asking import KEY, Asking
 from tests.support import rows
 
@@ -42,25 +52,25 @@ class Door:
         self.error: Exception | None = None
         self._lock = threading.Lock()
 
-    async def login(self) -> Session:
+    async def login(self) -> LoginSession:
         with self._lock:
             self.logins += 1
             number = self.logins
         await asyncio.sleep(self.takes)
         if self.error is not None:
             raise self.error
-        return Session(f"token {number}", self.life)
+        return LoginSession(f"token {number}", self.life)
 
 
 def shared_rows(app: Stepfast) -> TokenRows:
     prepare(app)
-    seal = Seal(KEY)
+    seal = TokenSeal(KEY)
     return TokenRows(app, seal, seal.name(ME))
 
 
 def found(shared: TokenRows) -> str:
     it = shared.look(None)
-    assert isinstance(it, Found)
+    assert isinstance(it, TokenFound)
     assert it.seconds == pytest.approx(3_600, abs=60)
     return it.token
 
@@ -166,18 +176,18 @@ def test_what_is_kept_is_sealed(app: Stepfast) -> None:
     shared.keep("eyJ.a-token.xyz", 3_600)
 
     kept = str(rows.query(app, "SELECT * FROM nivoda_tokens"))
-    stranger = TokenRows(app, Seal("another key that nobody can guess: 40+"), shared._id)
+    stranger = TokenRows(app, TokenSeal("another key that nobody can guess: 40+"), shared._id)
 
     assert not [it for it in ("a-token", "secret", "me@", KEY) if it in kept]
     assert found(shared) == "eyJ.a-token.xyz"
-    assert isinstance(stranger.look(None), Free), "who has another key logs in for himself"
+    assert isinstance(stranger.look(None), TurnFree), "who has another key logs in for himself"
 
 
 def test_another_password_or_key_is_another_row() -> None:
     names = {
-        Seal(KEY).name(ME),
-        Seal(KEY).name(NivodaSettings(username="me", password="other", secret_key=KEY)),
-        Seal(KEY + "!").name(ME),
+        TokenSeal(KEY).name(ME),
+        TokenSeal(KEY).name(NivodaSettings(username="me", password="other", secret_key=KEY)),
+        TokenSeal(KEY + "!").name(ME),
     }
 
     assert len(names) == 3
@@ -192,7 +202,7 @@ def test_a_turn_is_one_processs_until_it_ends(app: Stepfast, another_app: Callab
     assert theirs.take_turn(0), "who has it has died"
 
     mine.keep("late", 3_600)
-    assert theirs.look(None) == Busy(), "his turn is over, and what he brings is his own"
+    assert theirs.look(None) == LoginUnderWay(), "his turn is over, and what he brings is his own"
     theirs.keep("good", 3_600)
     mine.keep("later still", 3_600)
     assert found(theirs) == "good"
@@ -203,8 +213,8 @@ def test_a_token_that_was_refused_is_not_given_again(app: Stepfast) -> None:
     assert shared.take_turn(0)
     shared.keep("old", 3_600)
 
-    assert isinstance(shared.look("old"), Free)
-    assert isinstance(shared.look("another"), Found)
+    assert isinstance(shared.look("old"), TurnFree)
+    assert isinstance(shared.look("another"), TokenFound)
 
 
 def test_a_login_that_failed_is_not_tried_by_the_next(
@@ -219,7 +229,7 @@ def test_a_login_that_failed_is_not_tried_by_the_next(
     assert [type(it) for it in found] == [AuthError] * 4
     assert door.logins == 1
     assert 0 < found[-1].delay.total_seconds() <= 30
-    assert isinstance(shared_rows(app).look(None), Failed)
+    assert isinstance(shared_rows(app).look(None), LoginFailed)
 
 
 def test_a_storm_against_a_closed_door_is_one_login() -> None:
@@ -234,7 +244,7 @@ def test_a_storm_against_a_closed_door_is_one_login() -> None:
 
 
 def test_after_an_outage_the_next_login_is_tried_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tokens.REST, OutageError, timedelta(milliseconds=1))
+    monkeypatch.setitem(tokens.REST_AFTER, OutageError, timedelta(milliseconds=1))
     door = Door(takes=0)
     door.error = OutageError("away")
     everybody = Tokens(door.login)
@@ -289,9 +299,9 @@ def test_a_login_that_was_answered_with_nonsense_gives_the_turn_back(app: Stepfa
     found = at_once(1, Tokens(door.login, shared).get)
 
     assert str(found[0]) == "half an answer"
-    assert isinstance(shared.look(None), Failed)
+    assert isinstance(shared.look(None), LoginFailed)
     rows.change(app, "UPDATE nivoda_tokens SET turn_until = 1")
-    assert isinstance(shared.look(None), Free)
+    assert isinstance(shared.look(None), TurnFree)
 
 
 def test_a_token_is_renewed_five_minutes_early(monkeypatch: pytest.MonkeyPatch) -> None:

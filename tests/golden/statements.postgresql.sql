@@ -2760,14 +2760,11 @@ INSERT INTO stepfast_death (id, finished_at) VALUES (%(id)s, %(finished_at)s) ON
 -- worker.relay.FORGET_DEAD_JOBS
 DELETE FROM stepfast_death WHERE finished_at < %(before)s
 
--- stepfast_diamonds.datasets.BUMP
+-- stepfast_diamonds.datasets.BUMP_VERSION
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (%(feed)s, 1, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- stepfast_diamonds.datasets.VERSION
+-- stepfast_diamonds.datasets.READ_VERSION
 SELECT version FROM dataset_versions WHERE feed = %(feed)s
-
--- stepfast_diamonds.datasets.FEEDS
-SELECT feed FROM dataset_versions ORDER BY feed
 
 -- stepfast_diamonds.demo.comparison.ROWS
 SELECT id, supplier_stone_id, offer_id, feed, feed_price, carats, shape, color, availability, certificate_number,
@@ -2802,48 +2799,48 @@ SELECT partition_id, worker_id, at FROM stepfast_page
 -- stepfast_diamonds.feed.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- stepfast_diamonds.pace.READ
+-- stepfast_diamonds.pace.READ_PACE
 SELECT gap, changed_at, arrival, quiet_until, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM nivoda_pace WHERE id = %(id)s
 
--- stepfast_diamonds.pace.LOCK
+-- stepfast_diamonds.pace.LOCK_PACE
 SELECT gap, changed_at, arrival, quiet_until, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM nivoda_pace WHERE id = %(id)s FOR UPDATE
 
 -- stepfast_diamonds.pace.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- stepfast_diamonds.pace.BEGIN
+-- stepfast_diamonds.pace.BEGIN_PACE
 INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (%(id)s, 0, 0, 0, 0) ON CONFLICT DO NOTHING
 
--- stepfast_diamonds.pace.WRITE
+-- stepfast_diamonds.pace.WRITE_PACE
 UPDATE nivoda_pace SET gap = %(gap)s, changed_at = %(changed_at)s, arrival = %(arrival)s, quiet_until = %(quiet_until)s
  WHERE id = %(id)s
 
--- stepfast_diamonds.repricing.LEFT
+-- stepfast_diamonds.repricing.COUNT_BEHIND
 SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s
 
--- stepfast_diamonds.repricing.ENDS
+-- stepfast_diamonds.repricing.LOWEST_AND_HIGHEST_VERSION
 SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
 
--- stepfast_diamonds.repricing.LEFT_IN_SCOPE
+-- stepfast_diamonds.repricing.COUNT_BEHIND_IN_SCOPE
 SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
        AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '')
 
--- stepfast_diamonds.repricing.ANY_IN_SCOPE
+-- stepfast_diamonds.repricing.ANY_BEHIND_IN_SCOPE
 SELECT 1 FROM diamonds WHERE ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
        AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '') LIMIT 1
 
--- stepfast_diamonds.repricing.READ
+-- stepfast_diamonds.repricing.READ_STONES_BEHIND
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE id > %(after)s AND ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
        AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '') ORDER BY id LIMIT %(limit)s
 
--- stepfast_diamonds.repricing.READ_ALL
+-- stepfast_diamonds.repricing.READ_ALL_STONES
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
--- stepfast_diamonds.repricing.LOCK
+-- stepfast_diamonds.repricing.LOCK_STONES
 SELECT id, ruleset_version, updated_at FROM diamonds
  WHERE id >= %(first)s AND id <= %(last)s AND ruleset_version <> %(version)s
  ORDER BY id
@@ -2852,7 +2849,7 @@ FOR UPDATE
 -- stepfast_diamonds.repricing.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- stepfast_diamonds.repricing.CHANGE
+-- stepfast_diamonds.repricing.REPRICE_STONE
 UPDATE diamonds
    SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
        ruleset_version = %(version)s, updated_at = %(changed_at)s, stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
@@ -2861,136 +2858,136 @@ UPDATE diamonds
        ) THEN stale_since END
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
--- stepfast_diamonds.repricing.KEEP
+-- stepfast_diamonds.repricing.KEEP_PRICE
 UPDATE diamonds SET ruleset_version = %(version)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
            SELECT 1 FROM stepfast_raw r
             WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
        ) THEN stale_since END
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
--- stepfast_diamonds.repricing.UNPRICED
+-- stepfast_diamonds.repricing.MARK_UNPRICED
 UPDATE diamonds SET ruleset_version = %(version)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), stale_since = COALESCE(stale_since, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
--- stepfast_diamonds.repricing.BEGIN
+-- stepfast_diamonds.repricing.BEGIN_REPRICING
 INSERT INTO repricings (id, job_id, from_version, to_version, state, started_at)
 VALUES (%(id)s, %(job_id)s, %(from_version)s, %(to_version)s, 'running', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 ON CONFLICT DO NOTHING
 
--- stepfast_diamonds.repricing.SUPERSEDE
+-- stepfast_diamonds.repricing.SUPERSEDE_REPRICINGS
 UPDATE repricings SET state = 'superseded', ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE job_id = %(job_id)s AND id <> %(id)s AND state = 'running'
 
--- stepfast_diamonds.repricing.COUNT
+-- stepfast_diamonds.repricing.COUNT_REPRICED
 UPDATE repricings SET looked_at = looked_at + %(looked_at)s, changed = changed + %(changed)s, unpriced = unpriced + %(unpriced)s
  WHERE id = %(id)s AND state = 'running'
 
--- stepfast_diamonds.repricing.END
+-- stepfast_diamonds.repricing.END_REPRICING
 UPDATE repricings SET state = 'completed', ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'running'
 
--- stepfast_diamonds.repricing.OLDEST
+-- stepfast_diamonds.repricing.OLDEST_SNAPSHOTS
 SELECT min(repricing_id) FROM repricing_snapshots
 
--- stepfast_diamonds.repricing.LAST_KEPT
+-- stepfast_diamonds.repricing.LAST_KEPT_REPRICING
 SELECT id FROM repricings ORDER BY id DESC LIMIT 1 OFFSET %(kept)s
 
--- stepfast_diamonds.repricing.OLD
+-- stepfast_diamonds.repricing.LAST_SNAPSHOT_TO_FORGET
 SELECT id FROM repricing_snapshots WHERE repricing_id = %(id)s ORDER BY id LIMIT 1 OFFSET %(most)s
 
--- stepfast_diamonds.repricing.FORGET
+-- stepfast_diamonds.repricing.FORGET_SNAPSHOTS
 DELETE FROM repricing_snapshots WHERE repricing_id = %(id)s AND id <= %(until)s
 
--- stepfast_diamonds.repricing.FIND
+-- stepfast_diamonds.repricing.FIND_REPRICING
    SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
      FROM repricings
 WHERE id = %(id)s
 
--- stepfast_diamonds.repricing.LIST
+-- stepfast_diamonds.repricing.LIST_REPRICINGS
    SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
      FROM repricings
 ORDER BY started_at DESC, id DESC LIMIT %(limit)s
 
--- stepfast_diamonds.repricing.TAKE_BACK
+-- stepfast_diamonds.repricing.TAKE_REPRICING_BACK
 UPDATE repricings SET state = 'reverting' WHERE id = %(id)s AND state IN ('running', 'completed')
 
--- stepfast_diamonds.repricing.TAKEN_BACK
+-- stepfast_diamonds.repricing.END_TAKING_BACK
 UPDATE repricings SET state = 'reverted', ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'reverting'
 
--- stepfast_diamonds.repricing.TOTAL
+-- stepfast_diamonds.repricing.COUNT_SNAPSHOTS
 SELECT count(*) FROM repricing_snapshots WHERE repricing_id = %(id)s
 
--- stepfast_diamonds.repricing.READ_REPRICING_UNDO
+-- stepfast_diamonds.repricing.READ_SNAPSHOTS
 SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, changed_at FROM repricing_snapshots
  WHERE repricing_id = %(repricing_id)s AND id > %(after)s
  ORDER BY id LIMIT %(limit)s
 
--- stepfast_diamonds.repricing.LOCK_REPRICING_UNDO
+-- stepfast_diamonds.repricing.LOCK_REPRICED_STONES
 SELECT id, updated_at, feed FROM diamonds
  WHERE id >= %(first)s AND id <= %(last)s AND ruleset_version = %(version)s
  ORDER BY id
 FOR UPDATE
 
--- stepfast_diamonds.repricing.RESTORE
+-- stepfast_diamonds.repricing.RESTORE_STONE
 UPDATE diamonds
    SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
        ruleset_version = %(before)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND ruleset_version = %(version)s
 
--- stepfast_diamonds.rule_sets.ACTIVE
+-- stepfast_diamonds.rule_sets.READ_ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
 -- stepfast_diamonds.rule_sets.LOCK_ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1 FOR UPDATE
 
--- stepfast_diamonds.rule_sets.BEGIN
+-- stepfast_diamonds.rule_sets.BEGIN_ACTIVE
 INSERT INTO pricing_active (id, version, changed_at) VALUES (1, 0, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
 
--- stepfast_diamonds.rule_sets.SWITCH
+-- stepfast_diamonds.rule_sets.SWITCH_ACTIVE
 UPDATE pricing_active SET previous = version, version = %(version)s, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = 1 AND version = %(before)s
 
--- stepfast_diamonds.rule_sets.LAST
+-- stepfast_diamonds.rule_sets.LAST_VERSION
 SELECT max(version) FROM pricing_rule_sets
 
--- stepfast_diamonds.rule_sets.SAME
+-- stepfast_diamonds.rule_sets.FIND_SAME_RULES
 SELECT min(version) FROM pricing_rule_sets WHERE digest = %(digest)s
 
--- stepfast_diamonds.rule_sets.ADD
+-- stepfast_diamonds.rule_sets.ADD_RULE_SET
 INSERT INTO pricing_rule_sets (version, name, margin_natural, margin_lab, margin_fancy, rating_fallback,
                                declared_empty, digest, created_at, created_by)
 VALUES (%(version)s, %(name)s, %(natural)s, %(lab)s, %(fancy)s, %(fallback)s, %(empty)s, %(digest)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(by)s)
 
--- stepfast_diamonds.rule_sets.ADD_PRICING
+-- stepfast_diamonds.rule_sets.ADD_PRICING_RULES
 INSERT INTO pricing_rules (version, number, priority, stone_type, price_min, price_max, feed, margin_modifier, rating)
 VALUES (%(version)s, %(number)s, %(priority)s, %(stone_type)s, %(price_min)s, %(price_max)s, %(feed)s, %(margin_modifier)s, %(rating)s)
 
--- stepfast_diamonds.rule_sets.ADD_RATING
+-- stepfast_diamonds.rule_sets.ADD_RATING_RULES
 INSERT INTO rating_rules (version, number, priority, rating, conditions)
 VALUES (%(version)s, %(number)s, %(priority)s, %(rating)s, %(conditions)s)
 
--- stepfast_diamonds.rule_sets.FIND
+-- stepfast_diamonds.rule_sets.FIND_RULE_SET
 SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty
   FROM pricing_rule_sets WHERE version = %(version)s
 
--- stepfast_diamonds.rule_sets.PRICING
+-- stepfast_diamonds.rule_sets.READ_PRICING_RULES
 SELECT priority, stone_type, price_min, price_max, feed, margin_modifier, rating
   FROM pricing_rules WHERE version = %(version)s ORDER BY number
 
--- stepfast_diamonds.rule_sets.RATING
+-- stepfast_diamonds.rule_sets.READ_RATING_RULES
 SELECT priority, rating, conditions FROM rating_rules WHERE version = %(version)s ORDER BY number
 
--- stepfast_diamonds.rule_sets.PRESENT
+-- stepfast_diamonds.rule_sets.LIST_FEEDS_AND_TYPES
 SELECT DISTINCT feed, CASE WHEN fancy_color IS NOT NULL THEN 'fancy' WHEN lab_grown = 1 THEN 'lab' ELSE 'natural' END
   FROM diamonds
 
--- stepfast_diamonds.rule_sets.PIN
+-- stepfast_diamonds.rule_sets.PIN_RULE_SET
 INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
 SELECT %(run_id)s, %(feed)s, version, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM pricing_active WHERE id = 1 AND version > 0
 
--- stepfast_diamonds.rule_sets.PINNED
+-- stepfast_diamonds.rule_sets.READ_PIN
 SELECT version, pinned_at FROM pricing_pins WHERE run_id = %(run_id)s
 
--- stepfast_diamonds.rule_sets.LIST
+-- stepfast_diamonds.rule_sets.LIST_RULE_SETS
 SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
        (SELECT count(*) FROM pricing_rules p WHERE p.version = s.version),
        (SELECT count(*) FROM rating_rules r WHERE r.version = s.version),
@@ -2998,14 +2995,14 @@ SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHE
   FROM pricing_rule_sets s LEFT JOIN pricing_active a ON a.id = 1 AND a.version = s.version
  ORDER BY s.version DESC LIMIT %(limit)s
 
--- stepfast_diamonds.rule_sets.FEEDS
+-- stepfast_diamonds.rule_sets.LIST_FEEDS
 SELECT id FROM stepfast_feed
 
--- stepfast_diamonds.token.LOOK
+-- stepfast_diamonds.token.READ_TOKEN
 SELECT sealed, renew_at - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), version, turn_until - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), problem, trouble
   FROM nivoda_tokens WHERE id = %(id)s
 
--- stepfast_diamonds.token.BEGIN
+-- stepfast_diamonds.token.BEGIN_TOKEN
 INSERT INTO nivoda_tokens (id, version, changed_at) VALUES (%(id)s, 0, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
 
 -- stepfast_diamonds.token.TAKE_TURN
@@ -3013,13 +3010,13 @@ UPDATE nivoda_tokens
    SET turn_of = %(me)s, turn_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(turn)s, problem = NULL, trouble = NULL, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND version = %(version)s AND (turn_until IS NULL OR turn_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 
--- stepfast_diamonds.token.KEEP
+-- stepfast_diamonds.token.KEEP_TOKEN
 UPDATE nivoda_tokens
    SET sealed = %(sealed)s, renew_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lasts)s, version = version + 1, turn_of = NULL, turn_until = NULL,
        problem = NULL, trouble = NULL, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND turn_of = %(me)s
 
--- stepfast_diamonds.token.GIVE_UP
+-- stepfast_diamonds.token.GIVE_TURN_UP
 UPDATE nivoda_tokens
    SET version = version + 1, turn_of = NULL, turn_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(rest)s, problem = %(problem)s, trouble = %(trouble)s,
        changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)

@@ -2720,14 +2720,11 @@ INSERT INTO stepfast_death (id, finished_at) VALUES (:id, :finished_at) ON CONFL
 -- worker.relay.FORGET_DEAD_JOBS
 DELETE FROM stepfast_death WHERE finished_at < :before
 
--- stepfast_diamonds.datasets.BUMP
+-- stepfast_diamonds.datasets.BUMP_VERSION
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (:feed, 1, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- stepfast_diamonds.datasets.VERSION
+-- stepfast_diamonds.datasets.READ_VERSION
 SELECT version FROM dataset_versions WHERE feed = :feed
-
--- stepfast_diamonds.datasets.FEEDS
-SELECT feed FROM dataset_versions ORDER BY feed
 
 -- stepfast_diamonds.demo.comparison.ROWS
 SELECT id, supplier_stone_id, offer_id, feed, feed_price, carats, shape, color, availability, certificate_number,
@@ -2762,48 +2759,48 @@ SELECT partition_id, worker_id, at FROM stepfast_page
 -- stepfast_diamonds.feed.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- stepfast_diamonds.pace.READ
+-- stepfast_diamonds.pace.READ_PACE
 SELECT gap, changed_at, arrival, quiet_until, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM nivoda_pace WHERE id = :id
 
--- stepfast_diamonds.pace.LOCK
+-- stepfast_diamonds.pace.LOCK_PACE
 SELECT gap, changed_at, arrival, quiet_until, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM nivoda_pace WHERE id = :id
 
 -- stepfast_diamonds.pace.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- stepfast_diamonds.pace.BEGIN
+-- stepfast_diamonds.pace.BEGIN_PACE
 INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (:id, 0, 0, 0, 0) ON CONFLICT DO NOTHING
 
--- stepfast_diamonds.pace.WRITE
+-- stepfast_diamonds.pace.WRITE_PACE
 UPDATE nivoda_pace SET gap = :gap, changed_at = :changed_at, arrival = :arrival, quiet_until = :quiet_until
  WHERE id = :id
 
--- stepfast_diamonds.repricing.LEFT
+-- stepfast_diamonds.repricing.COUNT_BEHIND
 SELECT count(*) FROM diamonds WHERE ruleset_version <> :version
 
--- stepfast_diamonds.repricing.ENDS
+-- stepfast_diamonds.repricing.LOWEST_AND_HIGHEST_VERSION
 SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
 
--- stepfast_diamonds.repricing.LEFT_IN_SCOPE
+-- stepfast_diamonds.repricing.COUNT_BEHIND_IN_SCOPE
 SELECT count(*) FROM diamonds WHERE ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
        AND updated_at >= :since AND (feed = :feed OR :feed = '')
 
--- stepfast_diamonds.repricing.ANY_IN_SCOPE
+-- stepfast_diamonds.repricing.ANY_BEHIND_IN_SCOPE
 SELECT 1 FROM diamonds WHERE ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
        AND updated_at >= :since AND (feed = :feed OR :feed = '') LIMIT 1
 
--- stepfast_diamonds.repricing.READ
+-- stepfast_diamonds.repricing.READ_STONES_BEHIND
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE id > :after AND ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
        AND updated_at >= :since AND (feed = :feed OR :feed = '') ORDER BY id LIMIT :limit
 
--- stepfast_diamonds.repricing.READ_ALL
+-- stepfast_diamonds.repricing.READ_ALL_STONES
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
 
--- stepfast_diamonds.repricing.LOCK
+-- stepfast_diamonds.repricing.LOCK_STONES
 SELECT id, ruleset_version, updated_at FROM diamonds
  WHERE id >= :first AND id <= :last AND ruleset_version <> :version
  ORDER BY id
@@ -2811,7 +2808,7 @@ SELECT id, ruleset_version, updated_at FROM diamonds
 -- stepfast_diamonds.repricing.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- stepfast_diamonds.repricing.CHANGE
+-- stepfast_diamonds.repricing.REPRICE_STONE
 UPDATE diamonds
    SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
        ruleset_version = :version, updated_at = :changed_at, stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
@@ -2820,135 +2817,135 @@ UPDATE diamonds
        ) THEN stale_since END
  WHERE id = :id AND ruleset_version = :before
 
--- stepfast_diamonds.repricing.KEEP
+-- stepfast_diamonds.repricing.KEEP_PRICE
 UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
            SELECT 1 FROM stepfast_raw r
             WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
        ) THEN stale_since END
  WHERE id = :id AND ruleset_version = :before
 
--- stepfast_diamonds.repricing.UNPRICED
+-- stepfast_diamonds.repricing.MARK_UNPRICED
 UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), stale_since = COALESCE(stale_since, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
  WHERE id = :id AND ruleset_version = :before
 
--- stepfast_diamonds.repricing.BEGIN
+-- stepfast_diamonds.repricing.BEGIN_REPRICING
 INSERT INTO repricings (id, job_id, from_version, to_version, state, started_at)
 VALUES (:id, :job_id, :from_version, :to_version, 'running', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 ON CONFLICT DO NOTHING
 
--- stepfast_diamonds.repricing.SUPERSEDE
+-- stepfast_diamonds.repricing.SUPERSEDE_REPRICINGS
 UPDATE repricings SET state = 'superseded', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE job_id = :job_id AND id <> :id AND state = 'running'
 
--- stepfast_diamonds.repricing.COUNT
+-- stepfast_diamonds.repricing.COUNT_REPRICED
 UPDATE repricings SET looked_at = looked_at + :looked_at, changed = changed + :changed, unpriced = unpriced + :unpriced
  WHERE id = :id AND state = 'running'
 
--- stepfast_diamonds.repricing.END
+-- stepfast_diamonds.repricing.END_REPRICING
 UPDATE repricings SET state = 'completed', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'running'
 
--- stepfast_diamonds.repricing.OLDEST
+-- stepfast_diamonds.repricing.OLDEST_SNAPSHOTS
 SELECT min(repricing_id) FROM repricing_snapshots
 
--- stepfast_diamonds.repricing.LAST_KEPT
+-- stepfast_diamonds.repricing.LAST_KEPT_REPRICING
 SELECT id FROM repricings ORDER BY id DESC LIMIT 1 OFFSET :kept
 
--- stepfast_diamonds.repricing.OLD
+-- stepfast_diamonds.repricing.LAST_SNAPSHOT_TO_FORGET
 SELECT id FROM repricing_snapshots WHERE repricing_id = :id ORDER BY id LIMIT 1 OFFSET :most
 
--- stepfast_diamonds.repricing.FORGET
+-- stepfast_diamonds.repricing.FORGET_SNAPSHOTS
 DELETE FROM repricing_snapshots WHERE repricing_id = :id AND id <= :until
 
--- stepfast_diamonds.repricing.FIND
+-- stepfast_diamonds.repricing.FIND_REPRICING
    SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
      FROM repricings
 WHERE id = :id
 
--- stepfast_diamonds.repricing.LIST
+-- stepfast_diamonds.repricing.LIST_REPRICINGS
    SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
      FROM repricings
 ORDER BY started_at DESC, id DESC LIMIT :limit
 
--- stepfast_diamonds.repricing.TAKE_BACK
+-- stepfast_diamonds.repricing.TAKE_REPRICING_BACK
 UPDATE repricings SET state = 'reverting' WHERE id = :id AND state IN ('running', 'completed')
 
--- stepfast_diamonds.repricing.TAKEN_BACK
+-- stepfast_diamonds.repricing.END_TAKING_BACK
 UPDATE repricings SET state = 'reverted', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'reverting'
 
--- stepfast_diamonds.repricing.TOTAL
+-- stepfast_diamonds.repricing.COUNT_SNAPSHOTS
 SELECT count(*) FROM repricing_snapshots WHERE repricing_id = :id
 
--- stepfast_diamonds.repricing.READ_REPRICING_UNDO
+-- stepfast_diamonds.repricing.READ_SNAPSHOTS
 SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, changed_at FROM repricing_snapshots
  WHERE repricing_id = :repricing_id AND id > :after
  ORDER BY id LIMIT :limit
 
--- stepfast_diamonds.repricing.LOCK_REPRICING_UNDO
+-- stepfast_diamonds.repricing.LOCK_REPRICED_STONES
 SELECT id, updated_at, feed FROM diamonds
  WHERE id >= :first AND id <= :last AND ruleset_version = :version
  ORDER BY id
 
--- stepfast_diamonds.repricing.RESTORE
+-- stepfast_diamonds.repricing.RESTORE_STONE
 UPDATE diamonds
    SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
        ruleset_version = :before, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND ruleset_version = :version
 
--- stepfast_diamonds.rule_sets.ACTIVE
+-- stepfast_diamonds.rule_sets.READ_ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
 -- stepfast_diamonds.rule_sets.LOCK_ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
--- stepfast_diamonds.rule_sets.BEGIN
+-- stepfast_diamonds.rule_sets.BEGIN_ACTIVE
 INSERT INTO pricing_active (id, version, changed_at) VALUES (1, 0, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
 
--- stepfast_diamonds.rule_sets.SWITCH
+-- stepfast_diamonds.rule_sets.SWITCH_ACTIVE
 UPDATE pricing_active SET previous = version, version = :version, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = 1 AND version = :before
 
--- stepfast_diamonds.rule_sets.LAST
+-- stepfast_diamonds.rule_sets.LAST_VERSION
 SELECT max(version) FROM pricing_rule_sets
 
--- stepfast_diamonds.rule_sets.SAME
+-- stepfast_diamonds.rule_sets.FIND_SAME_RULES
 SELECT min(version) FROM pricing_rule_sets WHERE digest = :digest
 
--- stepfast_diamonds.rule_sets.ADD
+-- stepfast_diamonds.rule_sets.ADD_RULE_SET
 INSERT INTO pricing_rule_sets (version, name, margin_natural, margin_lab, margin_fancy, rating_fallback,
                                declared_empty, digest, created_at, created_by)
 VALUES (:version, :name, :natural, :lab, :fancy, :fallback, :empty, :digest, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :by)
 
--- stepfast_diamonds.rule_sets.ADD_PRICING
+-- stepfast_diamonds.rule_sets.ADD_PRICING_RULES
 INSERT INTO pricing_rules (version, number, priority, stone_type, price_min, price_max, feed, margin_modifier, rating)
 VALUES (:version, :number, :priority, :stone_type, :price_min, :price_max, :feed, :margin_modifier, :rating)
 
--- stepfast_diamonds.rule_sets.ADD_RATING
+-- stepfast_diamonds.rule_sets.ADD_RATING_RULES
 INSERT INTO rating_rules (version, number, priority, rating, conditions)
 VALUES (:version, :number, :priority, :rating, :conditions)
 
--- stepfast_diamonds.rule_sets.FIND
+-- stepfast_diamonds.rule_sets.FIND_RULE_SET
 SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty
   FROM pricing_rule_sets WHERE version = :version
 
--- stepfast_diamonds.rule_sets.PRICING
+-- stepfast_diamonds.rule_sets.READ_PRICING_RULES
 SELECT priority, stone_type, price_min, price_max, feed, margin_modifier, rating
   FROM pricing_rules WHERE version = :version ORDER BY number
 
--- stepfast_diamonds.rule_sets.RATING
+-- stepfast_diamonds.rule_sets.READ_RATING_RULES
 SELECT priority, rating, conditions FROM rating_rules WHERE version = :version ORDER BY number
 
--- stepfast_diamonds.rule_sets.PRESENT
+-- stepfast_diamonds.rule_sets.LIST_FEEDS_AND_TYPES
 SELECT DISTINCT feed, CASE WHEN fancy_color IS NOT NULL THEN 'fancy' WHEN lab_grown = 1 THEN 'lab' ELSE 'natural' END
   FROM diamonds
 
--- stepfast_diamonds.rule_sets.PIN
+-- stepfast_diamonds.rule_sets.PIN_RULE_SET
 INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
 SELECT :run_id, :feed, version, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM pricing_active WHERE id = 1 AND version > 0
 
--- stepfast_diamonds.rule_sets.PINNED
+-- stepfast_diamonds.rule_sets.READ_PIN
 SELECT version, pinned_at FROM pricing_pins WHERE run_id = :run_id
 
--- stepfast_diamonds.rule_sets.LIST
+-- stepfast_diamonds.rule_sets.LIST_RULE_SETS
 SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
        (SELECT count(*) FROM pricing_rules p WHERE p.version = s.version),
        (SELECT count(*) FROM rating_rules r WHERE r.version = s.version),
@@ -2956,14 +2953,14 @@ SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHE
   FROM pricing_rule_sets s LEFT JOIN pricing_active a ON a.id = 1 AND a.version = s.version
  ORDER BY s.version DESC LIMIT :limit
 
--- stepfast_diamonds.rule_sets.FEEDS
+-- stepfast_diamonds.rule_sets.LIST_FEEDS
 SELECT id FROM stepfast_feed
 
--- stepfast_diamonds.token.LOOK
+-- stepfast_diamonds.token.READ_TOKEN
 SELECT sealed, renew_at - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), version, turn_until - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), problem, trouble
   FROM nivoda_tokens WHERE id = :id
 
--- stepfast_diamonds.token.BEGIN
+-- stepfast_diamonds.token.BEGIN_TOKEN
 INSERT INTO nivoda_tokens (id, version, changed_at) VALUES (:id, 0, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
 
 -- stepfast_diamonds.token.TAKE_TURN
@@ -2971,13 +2968,13 @@ UPDATE nivoda_tokens
    SET turn_of = :me, turn_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :turn, problem = NULL, trouble = NULL, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND version = :version AND (turn_until IS NULL OR turn_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
--- stepfast_diamonds.token.KEEP
+-- stepfast_diamonds.token.KEEP_TOKEN
 UPDATE nivoda_tokens
    SET sealed = :sealed, renew_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lasts, version = version + 1, turn_of = NULL, turn_until = NULL,
        problem = NULL, trouble = NULL, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND turn_of = :me
 
--- stepfast_diamonds.token.GIVE_UP
+-- stepfast_diamonds.token.GIVE_TURN_UP
 UPDATE nivoda_tokens
    SET version = version + 1, turn_of = NULL, turn_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :rest, problem = :problem, trouble = :trouble,
        changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)

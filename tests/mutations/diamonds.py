@@ -11,7 +11,7 @@ from stepfast import Rate
 from stepfast.runs.sweep import UnseenBy
 from stepfast.runs.target import TargetColumn
 from stepfast_diamonds import client, pace, query, repricing, rule_sets, rules, token
-from stepfast_diamonds.repricing import ALL
+from stepfast_diamonds.repricing import ALL_STONES
 from tests.contract.runs import test_feed_hooks, test_plan
 from tests.diamonds import (
     test_acceptance,
@@ -79,7 +79,7 @@ def _half_open(given: Any) -> dict[str, Any]:
 
 
 def _keep_unsealed(self: token.TokenRows, kept: str, seconds: float) -> None:
-    self._end(token.KEEP, sealed=kept, lasts=int(seconds * 1_000_000))
+    self._end(token.KEEP_TOKEN, sealed=kept, lasts=int(seconds * 1_000_000))
 
 
 async def _get(self: token.Tokens, refused: str | None = None) -> str:  # noqa: ARG001 - as it is called
@@ -112,12 +112,12 @@ MUTATIONS = [
     ),
     Mutation(
         "every run reprices everything",
-        replacing("stepfast_diamonds.feed:Scope", lambda *_: ALL),
+        replacing("stepfast_diamonds.feed:RepricingScope", lambda *_: ALL_STONES),
         test_rules.test_a_run_that_ends_under_newer_rules_reprices_what_it_wrote_and_nothing_else,
     ),
     Mutation(
         "a stone that has a price again stays stale",
-        without("stepfast_diamonds.repricing:KEEP", ", " + repricing._FRESH),
+        without("stepfast_diamonds.repricing:KEEP_PRICE", ", " + repricing._FRESH),
         test_repricing.test_a_stone_that_has_a_rule_again_is_no_longer_stale,
         arguments={"modifier": 3},
     ),
@@ -132,7 +132,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a look at the heatmap slows everybody down",
-        replacing("stepfast_diamonds.source:Pacing", lambda rows, rate, **_: pace.Pacing(rows, rate)),
+        replacing("stepfast_diamonds.source:PaceKeeper", lambda rows, rate, **_: pace.PaceKeeper(rows, rate)),
         lambda app: test_heatmap.test_a_firewall_that_stops_it_stops_nobody_else(app, app.database.url),
         only_on=("sqlite",),
     ),
@@ -148,7 +148,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a stone is repriced whatever was written meanwhile",
-        replacing("stepfast_diamonds.repricing:unchanged", lambda *_: True),
+        replacing("stepfast_diamonds.repricing:is_unchanged", lambda *_: True),
         test_repricing.test_a_stone_that_a_run_writes_meanwhile_is_not_overwritten_with_what_was_read,
     ),
     Mutation(
@@ -158,7 +158,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a stone that was written since gets its old price back",
-        replacing("stepfast_diamonds.repricing:unchanged_repricing_undo", lambda *_: True),
+        replacing("stepfast_diamonds.repricing:was_last_to_write", lambda *_: True),
         test_repricing.test_a_stone_that_was_written_since_is_not_restored_but_priced_anew,
     ),
     Mutation(
@@ -181,7 +181,7 @@ MUTATIONS = [
     ),
     Mutation(
         "whoever was too late replaces the token of the others",
-        without("stepfast_diamonds.token:KEEP", "AND turn_of = :me"),
+        without("stepfast_diamonds.token:KEEP_TOKEN", "AND turn_of = :me"),
         test_token.test_a_turn_is_one_processs_until_it_ends,
     ),
     Mutation(
@@ -243,7 +243,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a page with holes is taken at once",
-        replacing("stepfast_diamonds.source:Doubts.arise", lambda *_: False),
+        replacing("stepfast_diamonds.source:RepeatedFailures.arise", lambda *_: False),
         test_source.test_b15_a_value_that_fails_only_once_is_not_lost,
     ),
     # What lost stones in production.
@@ -327,7 +327,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the demo fills whatever database it is given",
-        replacing("stepfast_diamonds.demo.folder:refuse_full", lambda _: None),
+        replacing("stepfast_diamonds.demo.folder:refuse_used_database", lambda _: None),
         test_demo.test_a_database_that_holds_something_is_refused,
     ),
     Mutation(
@@ -361,7 +361,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a stone that exists is on offer",
-        replacing("stepfast_diamonds.source:fits", lambda *_, **__: True),
+        replacing("stepfast_diamonds.source:fits_base_query", lambda *_, **__: True),
         in_a_world(test_incidents.test_a_stone_that_was_sold_does_not_stay_on_sale),
         only_on=("sqlite",),
     ),

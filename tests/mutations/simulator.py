@@ -94,7 +94,7 @@ MUTATIONS = [
     ),
     Mutation(
         "no connection breaks",
-        replacing("stepfast_diamonds.simulator.service:_after", lambda reply, *_: reply),
+        replacing("stepfast_diamonds.simulator.service:_fault_after_answer", lambda reply, *_: reply),
         test_simulator_faults.test_a_connection_may_break_after_the_answer_was_made,
     ),
     Mutation(

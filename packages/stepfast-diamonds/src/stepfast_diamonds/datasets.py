@@ -1,4 +1,4 @@
-"""Every feed's dataset has a number that grows with each change, so that whoever caches searches knows when to forget."""
+"""The version of a feed's rows: a number that grows with each change, so that caches of searches know when to forget."""
 
 from __future__ import annotations
 
@@ -11,25 +11,18 @@ if TYPE_CHECKING:
 
 
 _BUMP = "INSERT INTO dataset_versions (feed, version, changed_at) VALUES (:feed, 1, {now})"
-BUMP = sql(
+BUMP_VERSION = sql(
     _BUMP + " ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = {now}",
     mariadb=_BUMP + " ON DUPLICATE KEY UPDATE version = version + 1, changed_at = {now}",
 )
-VERSION = sql("SELECT version FROM dataset_versions WHERE feed = :feed")
-FEEDS = sql("SELECT feed FROM dataset_versions ORDER BY feed")
+READ_VERSION = sql("SELECT version FROM dataset_versions WHERE feed = :feed")
 
 
-def bump(tx: Transaction, feed: str) -> None:
-    """The dataset changes with this transaction."""
-    tx.run(BUMP, feed=feed)
-
-
-def bump_all(tx: Transaction) -> None:
-    """All of them, in the order in which everybody takes them."""
-    for (feed,) in tx.rows(FEEDS):
-        bump(tx, str(feed))
+def bump_version(tx: Transaction, feed: str) -> None:
+    """Count a change of the feed's rows, in this transaction."""
+    tx.run(BUMP_VERSION, feed=feed)
 
 
 def dataset_version(tx: Transaction, feed: str) -> int:
-    """0: nothing of this feed was published yet."""
-    return int(tx.first(VERSION, feed=feed) or 0)
+    """The version of a feed's rows; 0 if none were published yet."""
+    return int(tx.first(READ_VERSION, feed=feed) or 0)

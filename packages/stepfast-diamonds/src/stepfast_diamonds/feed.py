@@ -3,7 +3,7 @@
     app = Stepfast()
     nivoda(app)
 
-Who asks, and how, is in the environment: NIVODA_USERNAME, NIVODA_PASSWORD, NIVODA_URL.
+The account and the address are in the environment: NIVODA_USERNAME, NIVODA_PASSWORD, NIVODA_URL.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from stepfast import Concurrency, Feed, Offset, PermanentError, Rate, Sweep, sql
 from stepfast.errors import DatabaseError
-from stepfast_diamonds.datasets import bump
+from stepfast_diamonds.datasets import bump_version
 from stepfast_diamonds.heatmap import nivoda_heatmap
 from stepfast_diamonds.mapping import Need, identity_of, map_offer
-from stepfast_diamonds.repricing import Repricing, Scope
+from stepfast_diamonds.repricing import Repricing, RepricingScope
 from stepfast_diamonds.rule_sets import active_version, find_rules, pin, pinned, version_of
 from stepfast_diamonds.schema import naming_the_command
 from stepfast_diamonds.settings import NivodaSettings, from_environment
@@ -32,16 +32,43 @@ if TYPE_CHECKING:
     from stepfast_diamonds.source import NivodaSource
 
 
-# What every feed of diamonds has in common below its source: identity, mapping, prices, and where the rows go.
-#
-# A subclass says where the offers come from. The rule set that counts when a run begins is the one by which all of its
-# rows are priced; when it has published them, and another set counts by then, a repricing of what it wrote is asked for.
+NATURAL: Final = "nivoda-natural"
+LABGROWN: Final = "nivoda-labgrown"
+LIMIT: Final = "nivoda"  # one for both feeds
+ASKED_AT_ONCE: Final = 4  # stones that are asked about by one step
+# Stones of one upload that may meet in a partition; more are noticed, and a second pass decides.
+TIES: Final = 8
+
+
+def nivoda(
+    app: Stepfast,
+    *,
+    settings: NivodaSettings | None = None,
+    repricing: Repricing | None = None,
+    natural: dict[str, Any] | None = None,
+    labgrown: dict[str, Any] | None = None,
+) -> tuple[NivodaFeed, NivodaFeed]:
+    """Register both feeds, and the job that reprices. `natural` and `labgrown` change settings of one: schedule, queue."""
+    known = from_environment() if settings is None else settings
+    repricing = Repricing(app) if repricing is None else repricing
+    source = open_source(known, app)
+    shared: dict[str, Any] = {"settings": known, "source": source, "repricing": repricing}
+    return (
+        app.feed(NivodaFeed(app, lab_grown=False, **shared, **(natural or {}))),
+        app.feed(NivodaFeed(app, lab_grown=True, **shared, **(labgrown or {}))),
+    )
+
 
 CLOCK = sql("SELECT {now}")
 
 
 class CanonicalFeed(Feed):
-    """Set `name` and `lab_grown`, and write `count`, `fetch` and a plan. `repricing`: who is asked when rules have changed."""
+    """What every feed of diamonds has in common below its source: identity, mapping, prices, and where the rows go.
+
+    A subclass sets `name` and `lab_grown`, and writes `count`, `fetch` and a plan. All rows of a run are priced by the
+    rule set that is active when it begins; if another one is active when it has published them, `repricing` is asked to
+    price what it wrote.
+    """
 
     table = "diamonds"
     key = ("feed", "supplier_stone_id")
@@ -97,25 +124,18 @@ class CanonicalFeed(Feed):
         return to_row
 
     def published(self, tx: Transaction, run_id: str, /) -> None:
-        bump(tx, self.name)
+        bump_version(tx, self.name)
         found = pinned(tx, run_id)
         if self.repricing is None or found is None or found[0] == active_version(tx):
             return
         version, since = found
-        self.repricing.ask(tx, Scope(version, self.name, since))  # others keep what they cost: nobody asked
-
-
-NATURAL: Final = "nivoda-natural"
-LABGROWN: Final = "nivoda-labgrown"
-LIMIT: Final = "nivoda"  # one for both feeds
-AT_ONCE: Final = 4  # stones that are asked about by one step
-TIES: Final = (
-    8  # stones of one upload that may meet in a partition; more are noticed, and a second pass decides
-)
+        self.repricing.ask(
+            tx, RepricingScope(version, self.name, since)
+        )  # other stones keep their prices: no operator asked
 
 
 class NivodaFeed(CanonicalFeed):
-    """One of the two. `app` is where the token and the pace are shared; settings are the environment's, if none are given."""
+    """One of the two feeds. Token and pace are shared on the database of `app`; settings are the environment's by default."""
 
     paging = Offset(overlap=TIES, ties=TIES, reversible=True)
     confirm_lot = 1  # each is a request of its own, and so the limits count it
@@ -145,7 +165,7 @@ class NivodaFeed(CanonicalFeed):
         found = await self._source.count(part, window, lab_grown=self.lab_grown)
         if not found and not part.parts and window.from_ is None and not self.may_be_empty:
             raise PermanentError(
-                f"{no_stone(self.name)}; a feed that is empty for good is declared with may_be_empty=True"
+                f"{no_stone_sentence(self.name)}; a feed that is empty for good is declared with may_be_empty=True"
             )
         return found
 
@@ -153,8 +173,8 @@ class NivodaFeed(CanonicalFeed):
         return await self._source.page(part, window, cursor, lab_grown=self.lab_grown)
 
     async def still_there(self, ids: Sequence[str], /) -> list[str]:
-        """Those that are still on offer. One that is held, or that we would not ask for any more, is gone for us."""
-        places = asyncio.Semaphore(AT_ONCE)
+        """The stones that are still on offer. One that is held, or that the base query would not find, is gone."""
+        places = asyncio.Semaphore(ASKED_AT_ONCE)
 
         async def asked(stone: str) -> bool:
             async with places:
@@ -171,31 +191,12 @@ class NivodaFeed(CanonicalFeed):
 
 
 def limits_of(settings: NivodaSettings) -> list[Rate | Concurrency]:
-    """What everybody keeps to who asks in the name of the account."""
+    """The limits of the account, which all its requests keep to."""
     return [
         *([Rate(settings.rate, per="1s", name=LIMIT)] if settings.rate else []),
         *([Concurrency(settings.concurrency, name=LIMIT)] if settings.concurrency else []),
     ]
 
 
-def no_stone(feed: str) -> str:
+def no_stone_sentence(feed: str) -> str:
     return f"Nivoda has no stone for {feed}: ask whether the account may see them"
-
-
-def nivoda(
-    app: Stepfast,
-    *,
-    settings: NivodaSettings | None = None,
-    repricing: Repricing | None = None,
-    natural: dict[str, Any] | None = None,
-    labgrown: dict[str, Any] | None = None,
-) -> tuple[NivodaFeed, NivodaFeed]:
-    """Register both feeds, and the job that reprices. `natural` and `labgrown` change settings of one: schedule, queue."""
-    known = from_environment() if settings is None else settings
-    repricing = Repricing(app) if repricing is None else repricing
-    source = open_source(known, app)
-    shared: dict[str, Any] = {"settings": known, "source": source, "repricing": repricing}
-    return (
-        app.feed(NivodaFeed(app, lab_grown=False, **shared, **(natural or {}))),
-        app.feed(NivodaFeed(app, lab_grown=True, **shared, **(labgrown or {}))),
-    )

@@ -62,14 +62,14 @@ def nivoda_heatmap(
     )
 
 
-# A heatmap made from here, as a run would make it: only counts are asked for.
+# A preview counts as a run would, and changes nothing.
 #
-# Beside an application the pace and the token are those of its workers, and `places` gives each count its place in
-# their rate. Without one it keeps to the rate of the settings, for itself.
+# Beside an application, pace and token are those of its workers, and `starts` gives each count its place in their rate.
+# Without one the preview keeps to the rate of the settings, for itself.
 
-NO_PLACE: Final = 0.5  # seconds until somebody who got none asks again
+NO_START_SECONDS: Final = 0.5  # until starts are asked for again, if there were none
 
-Places = Callable[[int], Sequence[float]]  # in how many seconds each of up to so many may start
+StartTimes = Callable[[int], Sequence[float]]  # in how many seconds each of up to so many may start
 
 
 def preview(
@@ -80,18 +80,18 @@ def preview(
     window: Window | None = None,
     told: Callable[[int], None] = lambda _: None,
     app: Stepfast | None = None,
-    places: Places | None = None,
+    starts: StartTimes | None = None,
 ) -> Frontier:
-    """The finished frontier; `told` hears how many counts there were so far. Nobody is slowed down by what it meets."""
+    """The finished frontier; `told` is called with the number of counts so far. A throttle slows no worker down."""
     source = open_source(settings, app, tells=False)
     return asyncio.run(
-        explore(source, places or _Stream(settings.rate).next, heatmap, lab_grown, window, told)
+        count_frontier(source, starts or _OwnRate(settings.rate).next, heatmap, lab_grown, window, told)
     )
 
 
-async def explore(  # noqa: PLR0917 - what `preview` was given
+async def count_frontier(  # noqa: PLR0917 - what `preview` was given
     source: NivodaSource,
-    places: Places,
+    starts: StartTimes,
     heatmap: Heatmap,
     lab_grown: bool,  # noqa: FBT001 - which feed
     window: Window | None,
@@ -106,9 +106,9 @@ async def explore(  # noqa: PLR0917 - what `preview` was given
 
     while not frontier.finished:
         wanted = frontier.ask()
-        waits = await asyncio.to_thread(places, len(wanted))
+        waits = await asyncio.to_thread(starts, len(wanted))
         if not waits:
-            await asyncio.sleep(NO_PLACE)
+            await asyncio.sleep(NO_START_SECONDS)
         counts = await asyncio.gather(*map(count, wanted, waits))
         frontier = frontier.learn(dict(counts))
         asked += len(counts)
@@ -116,8 +116,8 @@ async def explore(  # noqa: PLR0917 - what `preview` was given
     return frontier
 
 
-class _Stream:
-    """Evenly spaced: nobody else keeps to a rate here."""
+class _OwnRate:
+    """Starts that are evenly spaced, for a preview without an application."""
 
     def __init__(self, rate: int) -> None:
         self._gap = 1 / rate if rate else 0.0

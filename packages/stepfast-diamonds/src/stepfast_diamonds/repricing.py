@@ -1,9 +1,11 @@
-"""Stones that were priced by another rule set are priced by the one that counts: a job of many short steps.
+"""Repricing: a job of many short steps gives stones that another rule set priced the prices of the active one.
 
-Each step takes the next thousand, works out their prices, and in its commit changes those that nobody else has changed
-meanwhile, after writing down what they cost before. It ends when no stone is left behind; what a run that began with
-an older set writes in the meantime is taken in another pass. If another set becomes active, it goes on with that one.
-Somebody asks for it, or a run that ends under newer rules than it began with: then it is about what that run wrote.
+Each step takes the next thousand, works out their prices, and in its commit changes those that are unchanged since they
+were read, after it has kept their old prices in snapshots. The job ends when no stone is behind; what a run that began
+with an older set writes in the meantime is taken in another pass. If another set becomes active, it goes on with that
+one. An operator asks for it, or a run that ends under newer rules than it began with: then for what that run wrote.
+
+A repricing can be undone (the snapshots are restored), and tried before (`dry_run`, which writes nothing).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import msgspec
 from stepfast import Continue, Done, Step, Upsert, sql
 from stepfast.applications import moment
 from stepfast.errors import NotFoundError, StateError, TransientError
-from stepfast_diamonds.datasets import bump
+from stepfast_diamonds.datasets import bump_version
 from stepfast_diamonds.mapping import RejectedError
 from stepfast_diamonds.money import THOUSANDTH, rounded, stored
 from stepfast_diamonds.pricing import RATIO_GRAIN
@@ -33,21 +35,20 @@ if TYPE_CHECKING:
     from stepfast_diamonds.rules import Quote, RuleSet
 
 
-# Stones whose price is not of the rule set that counts: how many there are, and which of them somebody means.
+# Stones behind: priced by another rule set than the active one.
 
 NEWEST: Final = 2_147_483_647  # a version that there will never be
-
-LEFT = sql("SELECT count(*) FROM diamonds WHERE ruleset_version <> :version")
-ENDS = sql("SELECT min(ruleset_version), max(ruleset_version) FROM diamonds")
+COUNT_BEHIND = sql("SELECT count(*) FROM diamonds WHERE ruleset_version <> :version")
+LOWEST_AND_HIGHEST_VERSION = sql("SELECT min(ruleset_version), max(ruleset_version) FROM diamonds")
 IN_SCOPE: Final = """ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
        AND updated_at >= :since AND (feed = :feed OR :feed = '')"""
-LEFT_IN_SCOPE = sql(f"SELECT count(*) FROM diamonds WHERE {IN_SCOPE}")
-ANY_IN_SCOPE = sql(f"SELECT 1 FROM diamonds WHERE {IN_SCOPE} LIMIT 1")
+COUNT_BEHIND_IN_SCOPE = sql(f"SELECT count(*) FROM diamonds WHERE {IN_SCOPE}")
+ANY_BEHIND_IN_SCOPE = sql(f"SELECT 1 FROM diamonds WHERE {IN_SCOPE} LIMIT 1")
 
 
 @dataclass(frozen=True)
-class Scope:
-    """Of the stones that are behind: those that this set has priced, for this feed, since then. None: any."""
+class RepricingScope:
+    """Which stones behind are meant: those that this set has priced, for this feed, since then. None: any."""
 
     version: int | None = None
     feed: str | None = None
@@ -64,37 +65,182 @@ class Scope:
         }
 
 
-ALL: Final = Scope()
+ALL_STONES: Final = RepricingScope()
 
 
-def left_behind(tx: Transaction, version: int, scope: Scope = ALL) -> int:
-    """How many stones are priced by another set than this."""
-    if scope == ALL:
-        return int(tx.first(LEFT, version=version))
-    return int(tx.first(LEFT_IN_SCOPE, version=version, **scope.bounds))
+def left_behind(tx: Transaction, version: int, scope: RepricingScope = ALL_STONES) -> int:
+    """How many stones of the scope are priced by another set than this."""
+    if scope == ALL_STONES:
+        return int(tx.first(COUNT_BEHIND, version=version))
+    return int(tx.first(COUNT_BEHIND_IN_SCOPE, version=version, **scope.bounds))
 
 
-def any_behind(tx: Transaction, version: int, scope: Scope = ALL) -> bool:
-    """Whether there is one. Of all stones, the two ends of an index tell."""
-    if scope != ALL:
-        return tx.first(ANY_IN_SCOPE, version=version, **scope.bounds) is not None
-    low, high = tx.rows(ENDS)[0]
+def any_behind(tx: Transaction, version: int, scope: RepricingScope = ALL_STONES) -> bool:
+    """Whether a stone of the scope is behind. For all stones, the two ends of an index tell."""
+    if scope != ALL_STONES:
+        return tx.first(ANY_BEHIND_IN_SCOPE, version=version, **scope.bounds) is not None
+    low, high = tx.rows(LOWEST_AND_HIGHEST_VERSION)[0]
     return low is not None and (int(low), int(high)) != (version, version)
 
 
-# The rows of a repricing: stones with what their price depends on, what they cost before, and how far it is.
+KEY: Final = "diamonds.reprice"  # one at a time about all stones
+BATCH: Final = 1_000
+LONGEST_REST: Final = 60  # seconds between two passes, while a run still writes old prices
 
-KEPT: Final = 5  # repricings that can be taken back
-FORGOTTEN: Final = 2_000  # snapshots that a step forgets at most
 
+class RepricingCursor(msgspec.Struct, frozen=True):
+    """Where a repricing stands: its cursor."""
+
+    version: int
+    number: int = 0  # how many sets this job has priced by
+    after: int = 0
+    passes: int = 0
+    total: int = 0
+    looked_at: int = 0
+    changed: int = 0
+
+    def name(self, job_id: str) -> str:
+        return f"{job_id}.{self.number}"
+
+
+class Repricing:
+    """The two jobs, on an application: `reprice` and `revert`."""
+
+    def __init__(self, app: Stepfast, *, queue: str = "default") -> None:
+        self.app = app
+        self._known: dict[int, RuleSet] = {}
+
+        def reprice(
+            step: Step, of_version: int | None = None, feed: str | None = None, since: int = 0
+        ) -> Done | Continue:
+            return self._reprice(step, RepricingScope(of_version, feed, since))
+
+        def revert(step: Step, repricing_id: str) -> Done | Continue:
+            return self._revert(step, repricing_id)
+
+        self.reprice: Job[..., Any] = app.job(name="diamonds.reprice", queue=queue)(reprice)
+        self.revert: Job[..., Any] = app.job(name="diamonds.revert", queue=queue)(revert)
+
+    def ask(self, tx: Transaction | None = None, scope: RepricingScope = ALL_STONES) -> EnqueuedJob[Any]:
+        """Enqueue a repricing of all stones, or of some, unless one of this scope is unfinished."""
+        if scope == ALL_STONES:
+            return self.reprice.enqueue(tx=tx, key=KEY, on_duplicate="skip")
+        return self.reprice.enqueue(
+            tx=tx,
+            key=f"{KEY}:{scope.version}:{scope.feed}:{scope.since}",
+            on_duplicate="skip",
+            of_version=scope.version,
+            feed=scope.feed,
+            since=scope.since,
+        )
+
+    def take_back(self, tx: Transaction, repricing_id: str) -> EnqueuedJob[Any]:
+        """Enqueue the job that restores the prices; `undo_repricing` has moved the active set back."""
+        return self.revert.enqueue(tx=tx, key=f"diamonds.revert:{repricing_id}", repricing_id=repricing_id)
+
+    def _rules(self, version: int) -> RuleSet:
+        if version not in self._known:
+            with self.app.reading() as tx:
+                self._known[version] = find_rules(tx, version)
+        return self._known[version]
+
+    def _reprice(self, step: Step, scope: RepricingScope) -> Done | Continue:
+        with self.app.reading() as tx:
+            at = self._at(tx, step)
+            if at.after == 0 and at.passes == 0:
+                at = msgspec.structs.replace(at, total=left_behind(tx, at.version, scope))
+            rows = read_batch(tx, at.version, at.after, BATCH, scope)
+        if not rows:
+            return self._next_pass(step, at, scope)
+        batch = Batch.priced(rows, self._rules(at.version))
+        further = msgspec.structs.replace(
+            at,
+            after=rows[-1].id,
+            looked_at=at.looked_at + len(rows),
+            changed=at.changed + batch.changes,
+        )
+        done = further.looked_at / max(further.total, further.looked_at)
+        step.progress(
+            min(99, 100 * done), f"{further.looked_at:,} of {further.total:,}, {further.changed:,} changed"
+        )
+        return Continue(further, effects=[RepriceBatch(step.job_id, at, batch)])
+
+    def _at(self, tx: Transaction, step: Step) -> RepricingCursor:
+        """Where this step begins: behind the last one, or anew if another set is active by now."""
+        version = active_version(tx)
+        if step.cursor is None:
+            return RepricingCursor(version)
+        at = msgspec.convert(step.cursor, RepricingCursor)
+        return at if at.version == version else RepricingCursor(version, at.number + 1)
+
+    def _next_pass(self, step: Step, at: RepricingCursor, scope: RepricingScope) -> Done | Continue:
+        with self.app.reading() as tx:
+            over = not any_behind(tx, at.version, scope)
+        if over:
+            result = {"version": at.version, "looked_at": at.looked_at, "changed": at.changed}
+            return Done(result, effects=[EndRepricing(step.job_id, at)])
+        further = msgspec.structs.replace(at, after=0, passes=at.passes + 1)
+        return Continue(further, delay=0 if at.after else min(LONGEST_REST, 2**at.passes))
+
+    def _revert(self, step: Step, repricing_id: str) -> Done | Continue:
+        at = step.cursor or {"after": 0, "done": 0}
+        with self.app.reading() as tx:
+            total = at.get("total") or snapshots_of(tx, repricing_id)
+            batch = next_snapshots(tx, repricing_id, at["after"], BATCH)
+        if not batch.snapshots:
+            return Done({"looked_at": at["done"]}, effects=[lambda tx: self._restored(tx, repricing_id)])
+        done = at["done"] + len(batch.snapshots)
+        step.progress(min(99, 100 * done / max(total, done)), f"{done:,} of {total:,} looked at")
+        further = {"after": batch.snapshots[-1].id, "done": done, "total": total}
+        return Continue(further, effects=[lambda tx: restore_batch(tx, batch)])
+
+    def _restored(self, tx: Transaction, repricing_id: str) -> None:
+        """End the undo. Stones that the undone set has priced since are priced anew."""
+        end_taking_back(tx, repricing_id)
+        scope = RepricingScope(find_repricing(tx, repricing_id).to_version)
+        if any_behind(tx, active_version(tx), scope):
+            self.ask(tx, scope)
+
+
+@dataclass(frozen=True)
+class RepriceBatch:
+    """The effect of a step: one batch is written."""
+
+    job_id: str
+    at: RepricingCursor
+    batch: Batch
+
+    def apply(self, tx: Transaction, /) -> None:
+        name = self.at.name(self.job_id)
+        begin_repricing(tx, name, self.job_id, self.at.version)
+        write_batch(tx, name, self.batch)
+
+
+@dataclass(frozen=True)
+class EndRepricing:
+    """The effect of the last step: no stone is behind."""
+
+    job_id: str
+    at: RepricingCursor
+
+    def apply(self, tx: Transaction, /) -> None:
+        end_repricing(tx, self.at.name(self.job_id), self.job_id)
+
+
+# The rows of a repricing: stones with what their price depends on, their old prices, and how far it is.
+
+KEPT_REPRICINGS: Final = 5  # repricings that can be taken back
+FORGOTTEN_AT_ONCE: Final = 2_000  # snapshots that a step forgets at most
 _COLUMNS = """id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size"""
-READ = sql(f"SELECT {_COLUMNS} FROM diamonds WHERE id > :after AND {IN_SCOPE} ORDER BY id LIMIT :limit")
-READ_ALL = sql(
+READ_STONES_BEHIND = sql(
+    f"SELECT {_COLUMNS} FROM diamonds WHERE id > :after AND {IN_SCOPE} ORDER BY id LIMIT :limit"
+)
+READ_ALL_STONES = sql(
     f"SELECT {_COLUMNS} FROM diamonds WHERE deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit"
 )
-LOCK = sql("""
+LOCK_STONES = sql("""
     SELECT id, ruleset_version, updated_at FROM diamonds
      WHERE id >= :first AND id <= :last AND ruleset_version <> :version
      ORDER BY id
@@ -107,42 +253,46 @@ _FRESH = """stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
                 WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
            ) THEN stale_since END"""
 # Locked by the statement before them, and still as they were read.
-CHANGE = sql(f"""
+REPRICE_STONE = sql(f"""
     UPDATE diamonds
        SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
            ruleset_version = :version, updated_at = :changed_at, {_FRESH}
      WHERE id = :id AND ruleset_version = :before
 """)
-KEEP = sql(f"""
+KEEP_PRICE = sql(f"""
     UPDATE diamonds SET ruleset_version = :version, updated_at = {{now}}, {_FRESH}
      WHERE id = :id AND ruleset_version = :before
 """)
-UNPRICED = sql("""
+MARK_UNPRICED = sql("""
     UPDATE diamonds SET ruleset_version = :version, updated_at = {now}, stale_since = COALESCE(stale_since, {now})
      WHERE id = :id AND ruleset_version = :before
 """)
-BEGIN = sql("""
+BEGIN_REPRICING = sql("""
     INSERT INTO repricings (id, job_id, from_version, to_version, state, started_at)
     VALUES (:id, :job_id, :from_version, :to_version, 'running', {now})
     {keep_existing}
 """)
-SUPERSEDE = sql("""
+SUPERSEDE_REPRICINGS = sql("""
     UPDATE repricings SET state = 'superseded', ended_at = {now}
      WHERE job_id = :job_id AND id <> :id AND state = 'running'
 """)
-COUNT = sql("""
+COUNT_REPRICED = sql("""
     UPDATE repricings SET looked_at = looked_at + :looked_at, changed = changed + :changed, unpriced = unpriced + :unpriced
      WHERE id = :id AND state = 'running'
 """)
-END = sql("UPDATE repricings SET state = 'completed', ended_at = {now} WHERE id = :id AND state = 'running'")
-OLDEST = sql("SELECT min(repricing_id) FROM repricing_snapshots")
-LAST_KEPT = sql("SELECT id FROM repricings ORDER BY id DESC LIMIT 1 OFFSET :kept")
-OLD = sql("SELECT id FROM repricing_snapshots WHERE repricing_id = :id ORDER BY id LIMIT 1 OFFSET :most")
-FORGET = sql("DELETE FROM repricing_snapshots WHERE repricing_id = :id AND id <= :until")
+END_REPRICING = sql(
+    "UPDATE repricings SET state = 'completed', ended_at = {now} WHERE id = :id AND state = 'running'"
+)
+OLDEST_SNAPSHOTS = sql("SELECT min(repricing_id) FROM repricing_snapshots")
+LAST_KEPT_REPRICING = sql("SELECT id FROM repricings ORDER BY id DESC LIMIT 1 OFFSET :kept")
+LAST_SNAPSHOT_TO_FORGET = sql(
+    "SELECT id FROM repricing_snapshots WHERE repricing_id = :id ORDER BY id LIMIT 1 OFFSET :most"
+)
+FORGET_SNAPSHOTS = sql("DELETE FROM repricing_snapshots WHERE repricing_id = :id AND id <= :until")
 
 
-class Sold(msgspec.Struct, frozen=True):
-    """A stone as it is sold now, with everything that a rule may ask for."""
+class PricedStone(msgspec.Struct, frozen=True):
+    """A stone with its present price and everything that a rule may ask for."""
 
     id: int
     feed: str
@@ -174,25 +324,25 @@ class Sold(msgspec.Struct, frozen=True):
     culet_size: str | None
 
 
-def _sold(*row: Any) -> Sold:
+def _priced_stone(*row: Any) -> PricedStone:
     values = list(row)
     values[5] = bool(row[5])
     values[9:11] = [stored(it) for it in row[9:11]]
     values[11] = stored(row[11], RATIO_GRAIN)
     values[12:17] = [None if it is None else stored(it) for it in row[12:17]]
     values[17] = None if row[17] is None else stored(row[17], THOUSANDTH)
-    return Sold(*values)
+    return PricedStone(*values)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Stones, and what they are to cost; None: no rule of the set is for it."""
+    """Stones and their new prices; None: no rule of the set applies."""
 
     version: int
-    quotes: Sequence[tuple[Sold, Quote | None]]
+    quotes: Sequence[tuple[PricedStone, Quote | None]]
 
     @staticmethod
-    def priced(rows: Sequence[Sold], rules: RuleSet) -> Batch:
+    def priced(rows: Sequence[PricedStone], rules: RuleSet) -> Batch:
         return Batch(rules.version, [(it, quoted(it, rules)) for it in rows])
 
     @property
@@ -200,69 +350,76 @@ class Batch:
         return sum(quote is not None and differs(it, quote) for it, quote in self.quotes)
 
 
-def quoted(it: Sold, rules: RuleSet) -> Quote | None:
+def quoted(it: PricedStone, rules: RuleSet) -> Quote | None:
     try:
         return rules.quote(it)
     except RejectedError:
         return None
 
 
-def differs(it: Sold, quote: Quote) -> bool:
+def differs(it: PricedStone, quote: Quote) -> bool:
     return (it.markup_ratio, it.price_model_price, it.pricing_rating, it.rating) != quote
 
 
-def read_batch(tx: Transaction, version: int, after: int, limit: int, scope: Scope = ALL) -> list[Sold]:
+def read_batch(
+    tx: Transaction, version: int, after: int, limit: int, scope: RepricingScope = ALL_STONES
+) -> list[PricedStone]:
     """The next stones that another set has priced."""
-    return tx.all(READ, _sold, version=version, after=after, limit=limit, **scope.bounds)
+    return tx.all(
+        READ_STONES_BEHIND, _priced_stone, version=version, after=after, limit=limit, **scope.bounds
+    )
 
 
-def read_all(tx: Transaction, after: int, limit: int) -> list[Sold]:
-    """The next stones that are there, whoever has priced them."""
-    return tx.all(READ_ALL, _sold, after=after, limit=limit)
+def read_all(tx: Transaction, after: int, limit: int) -> list[PricedStone]:
+    """The next stones that are not deleted, by whatever set they are priced."""
+    return tx.all(READ_ALL_STONES, _priced_stone, after=after, limit=limit)
 
 
-def begin(tx: Transaction, repricing_id: str, job_id: str, version: int) -> None:
-    """It is there from its first batch on; of one job only the last is running."""
+def begin_repricing(tx: Transaction, repricing_id: str, job_id: str, version: int) -> None:
+    """Write the row of a repricing with its first batch; of one job only the last is running."""
     before = previous_version(tx)
-    tx.run(SUPERSEDE, job_id=job_id, id=repricing_id)
-    tx.run(BEGIN, id=repricing_id, job_id=job_id, from_version=before, to_version=version)
+    tx.run(SUPERSEDE_REPRICINGS, job_id=job_id, id=repricing_id)
+    tx.run(BEGIN_REPRICING, id=repricing_id, job_id=job_id, from_version=before, to_version=version)
 
 
-def end(tx: Transaction, repricing_id: str, job_id: str) -> None:
-    tx.run(SUPERSEDE, job_id=job_id, id=repricing_id)
-    tx.run(END, id=repricing_id)
+def end_repricing(tx: Transaction, repricing_id: str, job_id: str) -> None:
+    tx.run(SUPERSEDE_REPRICINGS, job_id=job_id, id=repricing_id)
+    tx.run(END_REPRICING, id=repricing_id)
 
 
 def write_batch(tx: Transaction, repricing_id: str, batch: Batch) -> None:
     """Change the stones that are still as they were read; the others wait for the next pass."""
     first, last = batch.quotes[0][0].id, batch.quotes[-1][0].id
-    now = {row[0]: (row[1], row[2]) for row in tx.rows(LOCK, first=first, last=last, version=batch.version)}
-    current = [(it, quote) for it, quote in batch.quotes if unchanged(it, now.get(it.id))]
+    now = {
+        row[0]: (row[1], row[2])
+        for row in tx.rows(LOCK_STONES, first=first, last=last, version=batch.version)
+    }
+    current = [(it, quote) for it, quote in batch.quotes if is_unchanged(it, now.get(it.id))]
     unpriced = [it for it, quote in current if quote is None]
     changed = [(it, quote) for it, quote in current if quote is not None and differs(it, quote)]
     same = [it for it, quote in current if quote is not None and not differs(it, quote)]
-    stamp = {"changed_at": int(tx.first(CLOCK))}  # who writes them later leaves another one
+    stamp = {"changed_at": int(tx.first(CLOCK))}  # a later write leaves another one
     snapshots = [_snapshot(repricing_id, it, quote) | stamp for it, quote in changed]
     Upsert("repricing_snapshots", ("repricing_id", "id"), snapshots).apply(tx)
-    tx.run_many(CHANGE, [_moved(it, batch.version) | _columns(quote) | stamp for it, quote in changed])
-    tx.run_many(KEEP, [_moved(it, batch.version) for it in same])
-    tx.run_many(UNPRICED, [_moved(it, batch.version) for it in unpriced])
+    tx.run_many(REPRICE_STONE, [_moved(it, batch.version) | _columns(quote) | stamp for it, quote in changed])
+    tx.run_many(KEEP_PRICE, [_moved(it, batch.version) for it in same])
+    tx.run_many(MARK_UNPRICED, [_moved(it, batch.version) for it in unpriced])
     counted = {"looked_at": len(current), "changed": len(changed), "unpriced": len(unpriced)}
-    if tx.run(COUNT, id=repricing_id, **counted) != 1:
+    if tx.run(COUNT_REPRICED, id=repricing_id, **counted) != 1:
         raise TransientError(
             f"repricing {repricing_id} was taken back or replaced meanwhile; look again", delay=0
         )
     for feed in sorted({it.feed for it, _ in changed}):
-        bump(tx, feed)
+        bump_version(tx, feed)
     _forget(tx)
 
 
-def unchanged(it: Sold, now: tuple[int, int] | None) -> bool:
-    """Whether nobody has written it since it was read."""
+def is_unchanged(it: PricedStone, now: tuple[int, int] | None) -> bool:
+    """Whether the stone was not written since it was read."""
     return now == (it.ruleset_version, it.updated_at)
 
 
-def _snapshot(repricing_id: str, it: Sold, quote: Quote) -> dict[str, Any]:
+def _snapshot(repricing_id: str, it: PricedStone, quote: Quote) -> dict[str, Any]:
     return {
         "repricing_id": repricing_id,
         "id": it.id,
@@ -275,7 +432,7 @@ def _snapshot(repricing_id: str, it: Sold, quote: Quote) -> dict[str, Any]:
     }
 
 
-def _moved(it: Sold, version: int) -> dict[str, Any]:
+def _moved(it: PricedStone, version: int) -> dict[str, Any]:
     return {"id": it.id, "before": it.ruleset_version, "version": version}
 
 
@@ -289,40 +446,40 @@ def _columns(quote: Quote) -> dict[str, Any]:
 
 
 def _forget(tx: Transaction) -> None:
-    """Snapshots of repricings that nobody will take back any more; a few with every batch."""
-    oldest, last_kept = tx.first(OLDEST), tx.first(LAST_KEPT, kept=KEPT)
+    """Delete snapshots of repricings that can no longer be undone; a few with every batch."""
+    oldest, last_kept = tx.first(OLDEST_SNAPSHOTS), tx.first(LAST_KEPT_REPRICING, kept=KEPT_REPRICINGS)
     if oldest is not None and last_kept is not None and oldest <= last_kept:
-        until = tx.first(OLD, id=oldest, most=FORGOTTEN)
-        tx.run(FORGET, id=oldest, until=2**62 if until is None else int(until))
+        until = tx.first(LAST_SNAPSHOT_TO_FORGET, id=oldest, most=FORGOTTEN_AT_ONCE)
+        tx.run(FORGET_SNAPSHOTS, id=oldest, until=2**62 if until is None else int(until))
 
 
-# A repricing is taken back: the rule set of before counts again, and the prices that it changed are restored.
+# Undo a repricing: the rule set before it is active again, and the prices that it changed are restored.
 
 _FIND = """
     SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
       FROM repricings
 """
-FIND = sql(_FIND + " WHERE id = :id")
-LIST = sql(_FIND + " ORDER BY started_at DESC, id DESC LIMIT :limit")
-TAKE_BACK = sql(
+FIND_REPRICING = sql(_FIND + " WHERE id = :id")
+LIST_REPRICINGS = sql(_FIND + " ORDER BY started_at DESC, id DESC LIMIT :limit")
+TAKE_REPRICING_BACK = sql(
     "UPDATE repricings SET state = 'reverting' WHERE id = :id AND state IN ('running', 'completed')"
 )
-TAKEN_BACK = sql(
+END_TAKING_BACK = sql(
     "UPDATE repricings SET state = 'reverted', ended_at = {now} WHERE id = :id AND state = 'reverting'"
 )
-TOTAL = sql("SELECT count(*) FROM repricing_snapshots WHERE repricing_id = :id")
-READ_REPRICING_UNDO = sql("""
+COUNT_SNAPSHOTS = sql("SELECT count(*) FROM repricing_snapshots WHERE repricing_id = :id")
+READ_SNAPSHOTS = sql("""
     SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, changed_at FROM repricing_snapshots
      WHERE repricing_id = :repricing_id AND id > :after
      ORDER BY id LIMIT :limit
 """)
-LOCK_REPRICING_UNDO = sql("""
+LOCK_REPRICED_STONES = sql("""
     SELECT id, updated_at, feed FROM diamonds
      WHERE id >= :first AND id <= :last AND ruleset_version = :version
      ORDER BY id
     {for_update}
 """)
-RESTORE = sql("""
+RESTORE_STONE = sql("""
     UPDATE diamonds
        SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
            ruleset_version = :before, updated_at = {now}
@@ -347,7 +504,7 @@ class RepricingReport:
 
 
 class Snapshot(NamedTuple):
-    """What a stone cost before, and when the repricing changed that."""
+    """The price of a stone before a repricing, and when that changed it."""
 
     id: int
     old_version: int
@@ -359,14 +516,14 @@ class Snapshot(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Restoring:
+class SnapshotBatch:
     """The next stones to restore."""
 
     repricing: RepricingReport
     snapshots: Sequence[Snapshot]
 
 
-def undo(tx: Transaction, repricing_id: str) -> Activated:
+def undo_repricing(tx: Transaction, repricing_id: str) -> Activated:
     """Move the active set back; the job that restores the prices is asked for in the same transaction."""
     it = find_repricing(tx, repricing_id)
     if (active := active_version(tx)) != it.to_version:
@@ -377,7 +534,7 @@ def undo(tx: Transaction, repricing_id: str) -> Activated:
     if it.from_version is None:
         raise StateError(f"repricing {it.id} was by the first rule set of all; there is none to go back to")
     moved = activate(tx, it.from_version)
-    if tx.run(TAKE_BACK, id=it.id) != 1:
+    if tx.run(TAKE_REPRICING_BACK, id=it.id) != 1:
         raise StateError(
             f"repricing {it.id} is {it.state}; only one that is running or completed can be taken back"
         )
@@ -385,7 +542,7 @@ def undo(tx: Transaction, repricing_id: str) -> Activated:
 
 
 def find_repricing(tx: Transaction, repricing_id: str) -> RepricingReport:
-    rows = tx.all(FIND, _report, id=repricing_id)
+    rows = tx.all(FIND_REPRICING, _report, id=repricing_id)
     if not rows:
         raise NotFoundError(
             f"there is no repricing {repricing_id}; `stepfast diamonds rules repricings` shows them"
@@ -394,42 +551,44 @@ def find_repricing(tx: Transaction, repricing_id: str) -> RepricingReport:
 
 
 def list_repricings(tx: Transaction, *, limit: int = 50) -> list[RepricingReport]:
-    return tx.all(LIST, _report, limit=limit)
+    return tx.all(LIST_REPRICINGS, _report, limit=limit)
+
+
+def _report(*row: Any) -> RepricingReport:
+    *facts, started_at, ended_at = row
+    times = [moment(int(started_at)), None if ended_at is None else moment(int(ended_at))]
+    return RepricingReport(*[*facts, *times])
 
 
 def snapshots_of(tx: Transaction, repricing_id: str) -> int:
-    return int(tx.first(TOTAL, id=repricing_id))
+    return int(tx.first(COUNT_SNAPSHOTS, id=repricing_id))
 
 
-def next_snapshots(tx: Transaction, repricing_id: str, after: int, limit: int) -> Restoring:
+def next_snapshots(tx: Transaction, repricing_id: str, after: int, limit: int) -> SnapshotBatch:
     it = find_repricing(tx, repricing_id)
-    return Restoring(
-        it, tx.all(READ_REPRICING_UNDO, Snapshot, repricing_id=repricing_id, after=after, limit=limit)
+    return SnapshotBatch(
+        it, tx.all(READ_SNAPSHOTS, Snapshot, repricing_id=repricing_id, after=after, limit=limit)
     )
 
 
-def restore(tx: Transaction, it: Restoring) -> None:
-    """Restore the stones that nobody has written since the repricing did."""
+def restore_batch(tx: Transaction, it: SnapshotBatch) -> None:
+    """Restore the stones that were not written since the repricing."""
     version = it.repricing.to_version
     first, last = it.snapshots[0].id, it.snapshots[-1].id
-    found = tx.rows(LOCK_REPRICING_UNDO, first=first, last=last, version=version)
+    found = tx.rows(LOCK_REPRICED_STONES, first=first, last=last, version=version)
     now = {row[0]: (int(row[1]), str(row[2])) for row in found}
-    same = [old for old in it.snapshots if old.id in now and unchanged_repricing_undo(old, now[old.id][0])]
-    tx.run_many(RESTORE, [_columns_repricing_undo(old, version) for old in same])
+    same = [old for old in it.snapshots if old.id in now and was_last_to_write(old, now[old.id][0])]
+    tx.run_many(RESTORE_STONE, [_restored_columns(old, version) for old in same])
     for feed in sorted({now[old.id][1] for old in same}):
-        bump(tx, feed)
+        bump_version(tx, feed)
 
 
-def unchanged_repricing_undo(old: Snapshot, updated_at: int) -> bool:
+def was_last_to_write(old: Snapshot, updated_at: int) -> bool:
     """Whether the repricing was the last to write the stone. An equal price proves nothing: its cut may be another."""
     return updated_at == old.changed_at
 
 
-def taken_back(tx: Transaction, repricing_id: str) -> None:
-    tx.run(TAKEN_BACK, id=repricing_id)
-
-
-def _columns_repricing_undo(old: Snapshot, version: int) -> dict[str, Any]:
+def _restored_columns(old: Snapshot, version: int) -> dict[str, Any]:
     return {
         "id": old.id,
         "version": version,
@@ -441,163 +600,17 @@ def _columns_repricing_undo(old: Snapshot, version: int) -> dict[str, Any]:
     }
 
 
-def _report(*row: Any) -> RepricingReport:
-    *facts, started_at, ended_at = row
-    times = [moment(int(started_at)), None if ended_at is None else moment(int(ended_at))]
-    return RepricingReport(*[*facts, *times])
-
-
-KEY: Final = "diamonds.reprice"  # one at a time about all stones
-BATCH: Final = 1_000
-LONGEST_REST: Final = 60  # seconds between two passes, while somebody still writes old prices
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """Where a repricing stands: its cursor."""
-
-    version: int
-    number: int = 0  # how many sets this job has priced by
-    after: int = 0
-    passes: int = 0
-    total: int = 0
-    looked_at: int = 0
-    changed: int = 0
-
-    def name(self, job_id: str) -> str:
-        return f"{job_id}.{self.number}"
-
-
-class Repricing:
-    """The two jobs, on an application: `reprice` and `revert`."""
-
-    def __init__(self, app: Stepfast, *, queue: str = "default") -> None:
-        self.app = app
-        self._known: dict[int, RuleSet] = {}
-
-        def reprice(
-            step: Step, of_version: int | None = None, feed: str | None = None, since: int = 0
-        ) -> Done | Continue:
-            return self._reprice(step, Scope(of_version, feed, since))
-
-        def revert(step: Step, repricing_id: str) -> Done | Continue:
-            return self._revert(step, repricing_id)
-
-        self.reprice: Job[..., Any] = app.job(name="diamonds.reprice", queue=queue)(reprice)
-        self.revert: Job[..., Any] = app.job(name="diamonds.revert", queue=queue)(revert)
-
-    def ask(self, tx: Transaction | None = None, scope: Scope = ALL) -> EnqueuedJob[Any]:
-        """Have all stones priced by the active set, or some. One that has not ended yet does it, too."""
-        if scope == ALL:
-            return self.reprice.enqueue(tx=tx, key=KEY, on_duplicate="skip")
-        return self.reprice.enqueue(
-            tx=tx,
-            key=f"{KEY}:{scope.version}:{scope.feed}:{scope.since}",
-            on_duplicate="skip",
-            of_version=scope.version,
-            feed=scope.feed,
-            since=scope.since,
-        )
-
-    def take_back(self, tx: Transaction, repricing_id: str) -> EnqueuedJob[Any]:
-        """Have the prices of before restored; `repricing_undo.undo` has moved the active set back."""
-        return self.revert.enqueue(tx=tx, key=f"diamonds.revert:{repricing_id}", repricing_id=repricing_id)
-
-    def _rules(self, version: int) -> RuleSet:
-        if version not in self._known:
-            with self.app.reading() as tx:
-                self._known[version] = find_rules(tx, version)
-        return self._known[version]
-
-    def _reprice(self, step: Step, scope: Scope) -> Done | Continue:
-        with self.app.reading() as tx:
-            at = self._at(tx, step)
-            if at.after == 0 and at.passes == 0:
-                at = msgspec.structs.replace(at, total=left_behind(tx, at.version, scope))
-            rows = read_batch(tx, at.version, at.after, BATCH, scope)
-        if not rows:
-            return self._next_pass(step, at, scope)
-        batch = Batch.priced(rows, self._rules(at.version))
-        further = msgspec.structs.replace(
-            at,
-            after=rows[-1].id,
-            looked_at=at.looked_at + len(rows),
-            changed=at.changed + batch.changes,
-        )
-        done = further.looked_at / max(further.total, further.looked_at)
-        step.progress(
-            min(99, 100 * done), f"{further.looked_at:,} of {further.total:,}, {further.changed:,} changed"
-        )
-        return Continue(further, effects=[Reprice(step.job_id, at, batch)])
-
-    def _at(self, tx: Transaction, step: Step) -> Progress:
-        """Where this step begins: behind the last one, or anew if another set counts by now."""
-        version = active_version(tx)
-        if step.cursor is None:
-            return Progress(version)
-        at = msgspec.convert(step.cursor, Progress)
-        return at if at.version == version else Progress(version, at.number + 1)
-
-    def _next_pass(self, step: Step, at: Progress, scope: Scope) -> Done | Continue:
-        with self.app.reading() as tx:
-            over = not any_behind(tx, at.version, scope)
-        if over:
-            result = {"version": at.version, "looked_at": at.looked_at, "changed": at.changed}
-            return Done(result, effects=[End(step.job_id, at)])
-        further = msgspec.structs.replace(at, after=0, passes=at.passes + 1)
-        return Continue(further, delay=0 if at.after else min(LONGEST_REST, 2**at.passes))
-
-    def _revert(self, step: Step, repricing_id: str) -> Done | Continue:
-        at = step.cursor or {"after": 0, "done": 0}
-        with self.app.reading() as tx:
-            total = at.get("total") or snapshots_of(tx, repricing_id)
-            batch = next_snapshots(tx, repricing_id, at["after"], BATCH)
-        if not batch.snapshots:
-            return Done({"looked_at": at["done"]}, effects=[lambda tx: self._restored(tx, repricing_id)])
-        done = at["done"] + len(batch.snapshots)
-        step.progress(min(99, 100 * done / max(total, done)), f"{done:,} of {total:,} looked at")
-        further = {"after": batch.snapshots[-1].id, "done": done, "total": total}
-        return Continue(further, effects=[lambda tx: restore(tx, batch)])
-
-    def _restored(self, tx: Transaction, repricing_id: str) -> None:
-        """What was written since by the set that counts no more is not restored but priced anew."""
-        taken_back(tx, repricing_id)
-        scope = Scope(find_repricing(tx, repricing_id).to_version)
-        if any_behind(tx, active_version(tx), scope):
-            self.ask(tx, scope)
-
-
-@dataclass(frozen=True)
-class Reprice:
-    """Writes one batch."""
-
-    job_id: str
-    at: Progress
-    batch: Batch
-
-    def apply(self, tx: Transaction, /) -> None:
-        name = self.at.name(self.job_id)
-        begin(tx, name, self.job_id, self.at.version)
-        write_batch(tx, name, self.batch)
-
-
-@dataclass(frozen=True)
-class End:
-    """No stone is left behind."""
-
-    job_id: str
-    at: Progress
-
-    def apply(self, tx: Transaction, /) -> None:
-        end(tx, self.at.name(self.job_id), self.job_id)
+def end_taking_back(tx: Transaction, repricing_id: str) -> None:
+    tx.run(END_TAKING_BACK, id=repricing_id)
 
 
 # What a rule set would change, before it is activated. Looks at every stone, and writes nothing.
 
-BATCH_RULES_DRY_RUN: Final = 5_000
+DRY_RUN_BATCH: Final = 5_000
 NOTHING: Final = Decimal("0.00")
 
 
-class Example(NamedTuple):
+class PriceChange(NamedTuple):
     """A stone whose price would change."""
 
     feed: str
@@ -623,13 +636,13 @@ class DryRun:
     unpriced: int = 0  # no rule of the set is for them
     before: Decimal = NOTHING  # the sum of all prices
     after: Decimal = NOTHING
-    examples: tuple[Example, ...] = ()  # those that change most, relatively
+    examples: tuple[PriceChange, ...] = ()  # those that change most, relatively
 
     @property
     def changed(self) -> int:
         return self.dearer + self.cheaper
 
-    def add(self, it: Sold, quote: Quote | None) -> Example | None:
+    def add(self, it: PricedStone, quote: Quote | None) -> PriceChange | None:
         self.stones += 1
         self.before += it.price_model_price
         if quote is None:
@@ -642,7 +655,7 @@ class DryRun:
         self.cheaper += quote.price_model_price < it.price_model_price
         if quote.price_model_price == it.price_model_price:
             return None
-        return Example(
+        return PriceChange(
             it.feed, it.supplier_stone_id, it.feed_price, it.price_model_price, quote.price_model_price
         )
 
@@ -650,10 +663,10 @@ class DryRun:
 def dry_run(
     tx: Transaction, rules: RuleSet, *, examples: int = 5, told: Callable[[int], None] = lambda _: None
 ) -> DryRun:
-    """Price all stones by `rules`; `told` hears how many are behind us."""
+    """Price all stones by `rules`; `told` is called with how many are done."""
     found = DryRun(rules.version)
     after = 0
-    while rows := read_all(tx, after, BATCH_RULES_DRY_RUN):
+    while rows := read_all(tx, after, DRY_RUN_BATCH):
         changed = filter(None, [found.add(it, quoted(it, rules)) for it in rows])
         found.examples = tuple(
             nlargest(

@@ -1,6 +1,9 @@
-"""What a rule set may mean otherwise than it says: it can be stored, and somebody should look again.
+"""Rule sets in the database: written once, never changed. The active one is named by one row, moved under its lock.
 
-A word that no stone has makes a rule that never decides. It may be new, so it is told and not refused.
+A run begins with the set that is active at that moment, and keeps it to its end.
+
+Doubts about a set are reported and do not keep it from being stored: a word that no stone has makes a rule that never
+applies, but the word may be new.
 """
 
 from __future__ import annotations
@@ -32,54 +35,53 @@ if TYPE_CHECKING:
     from stepfast_diamonds.rules_file import Lines
 
 
-# Rule sets in the database: written once, never changed. Which one counts is one row, moved under its lock.
-#
-# A run begins with the set that counts at that moment, and keeps it to its end.
-
 SEED = "stepfast diamonds migrate"
-
 _ACTIVE = "SELECT version, previous FROM pricing_active WHERE id = 1"
-ACTIVE = sql(_ACTIVE)
+READ_ACTIVE = sql(_ACTIVE)
 LOCK_ACTIVE = sql(_ACTIVE + " {for_update}")
-BEGIN = sql("INSERT INTO pricing_active (id, version, changed_at) VALUES (1, 0, {now}) {keep_existing}")
-SWITCH = sql("""
+BEGIN_ACTIVE = sql(
+    "INSERT INTO pricing_active (id, version, changed_at) VALUES (1, 0, {now}) {keep_existing}"
+)
+SWITCH_ACTIVE = sql("""
     UPDATE pricing_active SET previous = version, version = :version, changed_at = {now}
      WHERE id = 1 AND version = :before
 """)
-LAST = sql("SELECT max(version) FROM pricing_rule_sets")
-SAME = sql("SELECT min(version) FROM pricing_rule_sets WHERE digest = :digest")
-ADD = sql("""
+LAST_VERSION = sql("SELECT max(version) FROM pricing_rule_sets")
+FIND_SAME_RULES = sql("SELECT min(version) FROM pricing_rule_sets WHERE digest = :digest")
+ADD_RULE_SET = sql("""
     INSERT INTO pricing_rule_sets (version, name, margin_natural, margin_lab, margin_fancy, rating_fallback,
                                    declared_empty, digest, created_at, created_by)
     VALUES (:version, :name, :natural, :lab, :fancy, :fallback, :empty, :digest, {now}, :by)
 """)
-ADD_PRICING = sql("""
+ADD_PRICING_RULES = sql("""
     INSERT INTO pricing_rules (version, number, priority, stone_type, price_min, price_max, feed, margin_modifier, rating)
     VALUES (:version, :number, :priority, :stone_type, :price_min, :price_max, :feed, :margin_modifier, :rating)
 """)
-ADD_RATING = sql("""
+ADD_RATING_RULES = sql("""
     INSERT INTO rating_rules (version, number, priority, rating, conditions)
     VALUES (:version, :number, :priority, :rating, :conditions)
 """)
-FIND = sql("""
+FIND_RULE_SET = sql("""
     SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty
       FROM pricing_rule_sets WHERE version = :version
 """)
-PRICING = sql("""
+READ_PRICING_RULES = sql("""
     SELECT priority, stone_type, price_min, price_max, feed, margin_modifier, rating
       FROM pricing_rules WHERE version = :version ORDER BY number
 """)
-RATING = sql("SELECT priority, rating, conditions FROM rating_rules WHERE version = :version ORDER BY number")
-PRESENT = sql("""
+READ_RATING_RULES = sql(
+    "SELECT priority, rating, conditions FROM rating_rules WHERE version = :version ORDER BY number"
+)
+LIST_FEEDS_AND_TYPES = sql("""
     SELECT DISTINCT feed, CASE WHEN fancy_color IS NOT NULL THEN 'fancy' WHEN lab_grown = 1 THEN 'lab' ELSE 'natural' END
       FROM diamonds
 """)
-PIN = sql("""
+PIN_RULE_SET = sql("""
     INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
     SELECT :run_id, :feed, version, {now} FROM pricing_active WHERE id = 1 AND version > 0
 """)
-PINNED = sql("SELECT version, pinned_at FROM pricing_pins WHERE run_id = :run_id")
-LIST = sql("""
+READ_PIN = sql("SELECT version, pinned_at FROM pricing_pins WHERE run_id = :run_id")
+LIST_RULE_SETS = sql("""
     SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
            (SELECT count(*) FROM pricing_rules p WHERE p.version = s.version),
            (SELECT count(*) FROM rating_rules r WHERE r.version = s.version),
@@ -114,42 +116,94 @@ class Activated(NamedTuple):
     version: int
 
 
-def begin_with(tx: Transaction) -> None:
-    """The default rules are version 1 and count, unless there are others."""
-    tx.run(BEGIN)
-    if _lock(tx) == 0:
-        tx.run(SWITCH, version=_add(tx, default_rules(), SEED), before=0)
+def add_default_rules(tx: Transaction) -> None:
+    """Store the default rules as version 1, and activate them, unless a set is active."""
+    tx.run(BEGIN_ACTIVE)
+    if _lock_active(tx) == 0:
+        tx.run(SWITCH_ACTIVE, version=_add_rule_set(tx, default_rules(), SEED), before=0)
 
 
 def import_rules(tx: Transaction, it: RuleSet, by: str) -> Imported:
-    """Store a set under the next number. It counts for nobody before it is activated."""
-    _refuse(it)
-    _lock(tx)  # one number at a time
-    known = tx.first(SAME, digest=digest(it))
+    """Store a set under the next number. It prices nothing before it is activated."""
+    _refuse_problems(it)
+    _lock_active(tx)  # one number at a time
+    known = tx.first(FIND_SAME_RULES, digest=digest(it))
     return (
-        Imported(int(known), created=False) if known is not None else Imported(_add(tx, it, by), created=True)
+        Imported(int(known), created=False)
+        if known is not None
+        else Imported(_add_rule_set(tx, it, by), created=True)
     )
 
 
+def _add_rule_set(tx: Transaction, it: RuleSet, by: str) -> int:
+    version = int(tx.first(LAST_VERSION) or 0) + 1
+    margins = {str(kind): str(margin) for kind, margin in it.margins.items()}
+    shown = {
+        "name": it.name,
+        "fallback": it.fallback,
+        "empty": int(it.empty),
+        "digest": digest(it),
+        "by": by[:200],
+    }
+    tx.run(ADD_RULE_SET, version=version, **shown, **margins)
+    file = written(it)
+    numbered = [
+        {"version": version, "number": number}
+        for number in range(1, 1 + max(len(it.pricing), len(it.rating)))
+    ]
+    tx.run_many(
+        ADD_PRICING_RULES, [{**n, **rule} for n, rule in zip(numbered, file["pricing"], strict=False)]
+    )
+    tx.run_many(
+        ADD_RATING_RULES, [_rating_row(n, rule) for n, rule in zip(numbered, it.rating, strict=False)]
+    )
+    return version
+
+
+def _rating_row(numbered: dict[str, int], rule: Any) -> dict[str, Any]:
+    conditions = msgspec.json.encode(conditions_of(rule)).decode()
+    return {**numbered, "priority": rule.priority, "rating": rule.rating, "conditions": conditions}
+
+
+def digest(it: RuleSet) -> str:
+    """A hash of the rules without their name."""
+    return hashlib.sha256(
+        msgspec.json.encode(written(replace(it, name="")), order="deterministic")
+    ).hexdigest()
+
+
 def activate(tx: Transaction, version: int) -> Activated:
-    """From now on this set counts: for runs that begin, and for the next repricing."""
-    before = _lock(tx)
+    """Make a set the active one: for runs that begin from now on, and for the next repricing."""
+    before = _lock_active(tx)
     found = find_rules(tx, version)
-    _refuse(found, stones_present(tx))
+    _refuse_problems(found, stones_present(tx))
     if before == version:
         raise StateError(f"rule set {version} is active already")
-    if tx.run(SWITCH, version=version, before=before) != 1:
+    if tx.run(SWITCH_ACTIVE, version=version, before=before) != 1:
         raise StateError("the active rule set was changed by somebody else; look again")
     return Activated(before, version)
 
 
+def _lock_active(tx: Transaction) -> int:
+    rows = tx.rows(LOCK_ACTIVE)
+    if not rows:
+        raise SchemaError("no rule set is active; run `stepfast diamonds migrate` once")
+    return int(rows[0][0])
+
+
+def _refuse_problems(it: RuleSet, present: set[tuple[str, StoneType]] | None = None) -> None:
+    if found := rules.problems(it, present or set()):
+        named = f"rule set {it.version}" if it.version else "the rules"
+        raise StateError(f"{named} cannot be used: {'; '.join(found)}")
+
+
 def stones_present(tx: Transaction) -> set[tuple[str, StoneType]]:
-    """Of which feeds and types there are stones."""
-    return {(str(feed), StoneType(kind)) for feed, kind in tx.rows(PRESENT)}
+    """The feeds and types of which there are stones."""
+    return {(str(feed), StoneType(kind)) for feed, kind in tx.rows(LIST_FEEDS_AND_TYPES)}
 
 
 def find_rules(tx: Transaction, version: int) -> RuleSet:
-    rows = tx.rows(FIND, version=version)
+    rows = tx.rows(FIND_RULE_SET, version=version)
     if not rows:
         raise NotFoundError(
             f"there is no rule set {version}; `stepfast diamonds rules list` shows those there are"
@@ -163,107 +217,14 @@ def find_rules(tx: Transaction, version: int) -> RuleSet:
             StoneType.LAB: stored(lab),
             StoneType.FANCY: stored(fancy),
         },
-        pricing=tuple(_pricing_rule(*row) for row in tx.rows(PRICING, version=version)),
+        pricing=tuple(_pricing_rule(*row) for row in tx.rows(READ_PRICING_RULES, version=version)),
         rating=tuple(
             rating_rule(int(row[0]), int(row[1]), _document(row[2]))
-            for row in tx.rows(RATING, version=version)
+            for row in tx.rows(READ_RATING_RULES, version=version)
         ),
         fallback=int(fallback),
         empty=bool(empty),
     )
-
-
-def active_version(tx: Transaction) -> int:
-    """The set that counts."""
-    found = tx.first(ACTIVE)
-    if not found:
-        raise SchemaError("no rule set is active; run `stepfast diamonds migrate` once")
-    return int(found)
-
-
-def previous_version(tx: Transaction) -> int | None:
-    """The one that counted before it."""
-    rows = tx.rows(ACTIVE)
-    return None if not rows or not rows[0][1] else int(rows[0][1])
-
-
-def pin(tx: Transaction, feed: str, run_id: str) -> None:
-    """The run keeps the set that counts now."""
-    if tx.run(PIN, run_id=run_id, feed=feed) != 1:
-        raise SchemaError("no rule set is active; run `stepfast diamonds migrate` once")
-
-
-def version_of(tx: Transaction, run_id: str | None) -> int:
-    """The set of a run; without one, the set that counts."""
-    found = None if run_id is None else tx.first(PINNED, run_id=run_id)
-    return active_version(tx) if found is None else int(found)
-
-
-def pinned(tx: Transaction, run_id: str) -> tuple[int, int] | None:
-    """The set of a run, and since when it has it."""
-    rows = tx.rows(PINNED, run_id=run_id)
-    return (int(rows[0][0]), int(rows[0][1])) if rows else None
-
-
-def list_rules(tx: Transaction, *, limit: int = 200) -> list[RuleSetReport]:
-    return [
-        RuleSetReport(
-            int(row[0]),
-            str(row[1]),
-            moment(int(row[2])),
-            str(row[3]),
-            bool(row[4]),
-            bool(row[5]),
-            *map(int, row[6:]),
-        )
-        for row in tx.rows(LIST, limit=limit)
-    ]
-
-
-def digest(it: RuleSet) -> str:
-    """The same for the same rules, whatever they are called."""
-    return hashlib.sha256(
-        msgspec.json.encode(written(replace(it, name="")), order="deterministic")
-    ).hexdigest()
-
-
-def _refuse(it: RuleSet, present: set[tuple[str, StoneType]] | None = None) -> None:
-    if found := rules.problems(it, present or set()):
-        named = f"rule set {it.version}" if it.version else "the rules"
-        raise StateError(f"{named} cannot be used: {'; '.join(found)}")
-
-
-def _lock(tx: Transaction) -> int:
-    rows = tx.rows(LOCK_ACTIVE)
-    if not rows:
-        raise SchemaError("no rule set is active; run `stepfast diamonds migrate` once")
-    return int(rows[0][0])
-
-
-def _add(tx: Transaction, it: RuleSet, by: str) -> int:
-    version = int(tx.first(LAST) or 0) + 1
-    margins = {str(kind): str(margin) for kind, margin in it.margins.items()}
-    shown = {
-        "name": it.name,
-        "fallback": it.fallback,
-        "empty": int(it.empty),
-        "digest": digest(it),
-        "by": by[:200],
-    }
-    tx.run(ADD, version=version, **shown, **margins)
-    file = written(it)
-    numbered = [
-        {"version": version, "number": number}
-        for number in range(1, 1 + max(len(it.pricing), len(it.rating)))
-    ]
-    tx.run_many(ADD_PRICING, [{**n, **rule} for n, rule in zip(numbered, file["pricing"], strict=False)])
-    tx.run_many(ADD_RATING, [_rating_row(n, rule) for n, rule in zip(numbered, it.rating, strict=False)])
-    return version
-
-
-def _rating_row(numbered: dict[str, int], rule: Any) -> dict[str, Any]:
-    conditions = msgspec.json.encode(conditions_of(rule)).decode()
-    return {**numbered, "priority": rule.priority, "rating": rule.rating, "conditions": conditions}
 
 
 def _pricing_rule(  # noqa: PLR0917 - the columns of PRICING
@@ -281,17 +242,63 @@ def _pricing_rule(  # noqa: PLR0917 - the columns of PRICING
 
 
 def _document(value: Any) -> dict[str, Any]:
-    """PostgreSQL's driver has read it already."""
+    """A JSON column as a dict: PostgreSQL's driver has decoded it already."""
     found = msgspec.json.decode(value) if isinstance(value, str | bytes) else value
     return dict(found)
 
 
-OURS: Final = ("nivoda-natural", "nivoda-labgrown")
-FEEDS = sql("SELECT id FROM stepfast_feed")
+def list_rules(tx: Transaction, *, limit: int = 200) -> list[RuleSetReport]:
+    return [
+        RuleSetReport(
+            int(row[0]),
+            str(row[1]),
+            moment(int(row[2])),
+            str(row[3]),
+            bool(row[4]),
+            bool(row[5]),
+            *map(int, row[6:]),
+        )
+        for row in tx.rows(LIST_RULE_SETS, limit=limit)
+    ]
 
+
+def active_version(tx: Transaction) -> int:
+    """The version of the active set."""
+    found = tx.first(READ_ACTIVE)
+    if not found:
+        raise SchemaError("no rule set is active; run `stepfast diamonds migrate` once")
+    return int(found)
+
+
+def previous_version(tx: Transaction) -> int | None:
+    """The version that was active before it."""
+    rows = tx.rows(READ_ACTIVE)
+    return None if not rows or not rows[0][1] else int(rows[0][1])
+
+
+def pin(tx: Transaction, feed: str, run_id: str) -> None:
+    """Write down that the run keeps the set that is active now."""
+    if tx.run(PIN_RULE_SET, run_id=run_id, feed=feed) != 1:
+        raise SchemaError("no rule set is active; run `stepfast diamonds migrate` once")
+
+
+def version_of(tx: Transaction, run_id: str | None) -> int:
+    """The version that a run is pinned to; without a run, the active one."""
+    found = None if run_id is None else tx.first(READ_PIN, run_id=run_id)
+    return active_version(tx) if found is None else int(found)
+
+
+def pinned(tx: Transaction, run_id: str) -> tuple[int, int] | None:
+    """The version that a run is pinned to, and since when."""
+    rows = tx.rows(READ_PIN, run_id=run_id)
+    return (int(rows[0][0]), int(rows[0][1])) if rows else None
+
+
+OUR_FEEDS: Final = ("nivoda-natural", "nivoda-labgrown")
+LIST_FEEDS = sql("SELECT id FROM stepfast_feed")
 # What is in the columns, by what a rule calls them. Girdles and culets are described as the source likes.
 _QUALITIES: Final = (*vocabulary.QUALITIES, *GRADES)
-KNOWN: Final[Mapping[str, Collection[str]]] = {
+KNOWN_WORDS: Final[Mapping[str, Collection[str]]] = {
     "shape": [it for it in vocabulary.SHAPES if it not in SAME_SHAPE],
     "color": vocabulary.COLORS,
     "clarity": vocabulary.CLARITIES,
@@ -302,52 +309,52 @@ KNOWN: Final[Mapping[str, Collection[str]]] = {
     "lab": vocabulary.LABS,
 }
 # Words of the source that are written otherwise here.
-INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {"shape": SAME_SHAPE, "fluorescence": INTENSITIES}
+OTHER_WORDS: Final[Mapping[str, Mapping[str, str]]] = {"shape": SAME_SHAPE, "fluorescence": INTENSITIES}
 
 
-def look_for_doubts(tx: Transaction, it: RuleSet, lines: Lines) -> list[str]:
-    """All of them, in the order of the file."""
+def find_doubts(tx: Transaction, it: RuleSet, lines: Lines) -> list[str]:
+    """All doubts about a set, in the order of its file."""
     present = stones_present(tx)
-    feeds = {*OURS, *(str(row[0]) for row in tx.rows(FEEDS)), *(feed for feed, _ in present)}
-    return [*doubts(it, feeds, lines), *without_rules(it, present)]
+    feeds = {*OUR_FEEDS, *(str(row[0]) for row in tx.rows(LIST_FEEDS)), *(feed for feed, _ in present)}
+    return [*doubts_of(it, feeds, lines), *stones_without_rules(it, present)]
 
 
-def doubts(it: RuleSet, feeds: Collection[str], lines: Lines) -> Iterator[str]:
-    """Feeds and words that nobody knows."""
+def doubts_of(it: RuleSet, feeds: Collection[str], lines: Lines) -> Iterator[str]:
+    """Feeds and words of the rules that are not known."""
     for number, rule in enumerate(it.pricing):
-        yield from _of_feed(rule.feed, feeds, _place("pricing", number, lines))
+        yield from _doubt_about_feed(rule.feed, feeds, _rule_name("pricing", number, lines))
     for number, given in enumerate(it.rating):
-        place = _place("rating", number, lines)
-        yield from _of_feed(given.feed, feeds, place)
+        place = _rule_name("rating", number, lines)
+        yield from _doubt_about_feed(given.feed, feeds, place)
         for name, wanted in given.words.items():
             for word in sorted(wanted):
-                yield from _of_word(name, word, place)
+                yield from _doubt_about_word(name, word, place)
 
 
-def without_rules(it: RuleSet, present: AbstractSet[tuple[str, StoneType]]) -> Iterator[str]:
-    """Stones that are there and would have no price: such a set cannot be activated."""
+def stones_without_rules(it: RuleSet, present: AbstractSet[tuple[str, StoneType]]) -> Iterator[str]:
+    """Present stones that would have no price: such a set cannot be activated."""
     known = set(problems(it))
     for told in problems(it, present):
         if told not in known:
             yield f"{told}, and there are such stones: it cannot be activated as it is"
 
 
-def _place(which: str, number: int, lines: Lines) -> str:
+def _rule_name(which: str, number: int, lines: Lines) -> str:
     known: Sequence[int] = lines.get(which, ())
     line = f"line {known[number]}: " if number < len(known) else ""
     return f"{line}{which} rule {number + 1}"
 
 
-def _of_feed(feed: str | None, feeds: Collection[str], place: str) -> Iterator[str]:
+def _doubt_about_feed(feed: str | None, feeds: Collection[str], place: str) -> Iterator[str]:
     if feed is not None and feed not in feeds:
         yield f"{place}: there is no feed {feed!r} here; {_hint(feed, feeds)}"
 
 
-def _of_word(name: str, word: str, place: str) -> Iterator[str]:
-    known = KNOWN.get(name)
+def _doubt_about_word(name: str, word: str, place: str) -> Iterator[str]:
+    known = KNOWN_WORDS.get(name)
     if known is None or word in known:
         return
-    instead = INSTEAD.get(name, {}).get(word)
+    instead = OTHER_WORDS.get(name, {}).get(word)
     hint = f"the catalogue says {instead}" if instead else _hint(word, known)
     yield f"{place}: no stone has the {name} {word!r:.40}; {hint}"
 

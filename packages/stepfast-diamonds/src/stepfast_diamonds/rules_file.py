@@ -1,4 +1,4 @@
-"""A rule set in a file: JSON for all of it, CSV for pricing rules alone. Everything that is wrong is said at once."""
+"""A rule set in a file: JSON for all of it, CSV for pricing rules alone. All problems are reported at once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,21 @@ from stepfast_diamonds.pricing import BASE_MARGINS, PricingRule, StoneType
 from stepfast_diamonds.rating import FALLBACK, RANGES, WORDS, RatingRule, Span
 from stepfast_diamonds.rules import RuleSet
 
-# A file of rules as text: what JSON or CSV it is, and on which line each rule stands.
-
-PRICING: Final = ("priority", "stone_type", "price_min", "price_max", "feed", "margin_modifier", "rating")
-OTHER_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
-TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:]')
-RULE_DEPTH: Final = 3  # in an object, in a list, in an object
-
-Lines = Mapping[str, list[int]]  # of pricing and rating rules, in their order
+T = TypeVar("T")
+RULE_SET_FIELDS: Final = ("name", "base_margins", "pricing", "rating", "rating_fallback", "empty")
+PRICING_FIELDS: Final = (
+    "priority",
+    "stone_type",
+    "price_min",
+    "price_max",
+    "feed",
+    "margin_modifier",
+    "rating",
+)
+RATING_FIELDS: Final = ("priority", "rating", "feed", "lab_grown", *RANGES, *WORDS)
+LONGEST: Final = 200
+MOST_DECIMALS: Final = 2
+MOST_RULES: Final = 10_000
 
 
 class RulesError(ConfigurationError):
@@ -39,91 +46,9 @@ class RulesError(ConfigurationError):
         )
 
 
-def from_json(text: str) -> Any:
-    try:
-        return json.loads(text, parse_float=Decimal, parse_constant=str, object_pairs_hook=_once)
-    except ValueError as error:
-        raise RulesError([f"it is no JSON: {error}"]) from None
-    except RecursionError:
-        raise RulesError(["it is no JSON that a rule set could be: nested too deeply"]) from None
-
-
-def from_csv(text: str) -> Any:
-    _refuse_other_separators(text)
-    try:
-        lines = list(_reader(text))
-    except csv.Error as error:
-        raise RulesError([f"it is no CSV: {error}"]) from None
-    if not lines:
-        raise RulesError([f"it has no rules; the first line is {','.join(PRICING)}"])
-    return {"pricing": [dict(filter(_filled, line.items())) for line in lines]}
-
-
-def lines_of(text: str, *, as_csv: bool) -> Lines:
-    """Where the rules of a file stand that could be read."""
-    return {"pricing": _lines_of_csv(text)} if as_csv else _lines_of_json(text)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a field that is given twice JSON keeps the last, without a word: one of them is not what somebody meant."""
-    names = [name for name, _ in pairs]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise RulesError([f"{', '.join(twice)}: given twice in {{{', '.join(names)[:80]}}}"])
-    return dict(pairs)
-
-
-def _reader(text: str) -> csv.DictReader[str]:
-    return csv.DictReader(io.StringIO(text), restkey="further columns", strict=True)
-
-
-def _filled(field: tuple[str, Any]) -> bool:
-    """An empty field is one that was left out."""
-    return any(field[1]) if isinstance(field[1], list) else field[1] not in {None, ""}
-
-
-def _refuse_other_separators(text: str) -> None:
-    """As spreadsheets write it in half of the world, with a comma in numbers."""
-    head = text.partition("\n")[0]
-    for separator, name in OTHER_SEPARATORS.items():
-        if separator in head and "," not in head:
-            cure = "save it with commas between them and a point in numbers"
-            where = "in a spreadsheet choose the field delimiter , when you save it as CSV"
-            raise RulesError([f"its columns are separated by {name}; {cure}: {where}"])
-
-
-def _lines_of_csv(text: str) -> list[int]:
-    reader = _reader(text)
-    return [reader.line_num for _ in reader]
-
-
-def _lines_of_json(text: str) -> Lines:
-    found: dict[str, list[int]] = {}
-    depth, line, at, name = 0, 1, 0, ""
-    for token in TOKEN.finditer(text):
-        line, at = line + text.count("\n", at, token.start()), token.start()
-        if token[0] in "{[":
-            depth += 1
-            if depth == RULE_DEPTH:
-                found.setdefault(name, []).append(line)
-        elif token[0] in "}]":
-            depth -= 1
-        elif depth == 1 and token[0] != ":":
-            name = json.loads(token[0])
-    return found
-
-
-T = TypeVar("T")
-
-SETTINGS: Final = ("name", "base_margins", "pricing", "rating", "rating_fallback", "empty")
-RATING: Final = ("priority", "rating", "feed", "lab_grown", *RANGES, *WORDS)
-LONGEST: Final = 200
-MOST_DECIMALS: Final = 2
-MOST_RULES: Final = 10_000
-
-
 def read_rules(text: str, *, as_csv: bool = False) -> RuleSet:
     """The rule set of a file, checked in every way. Raises `RulesError` with all that is wrong."""
-    reader = _Reader()
+    reader = _RulesReader()
     found = reader.rule_set(from_csv(text) if as_csv else from_json(text))
     if not reader.problems:  # a rule that could not be read would look like a gap
         reader.problems += rules.problems(found)
@@ -133,7 +58,7 @@ def read_rules(text: str, *, as_csv: bool = False) -> RuleSet:
 
 
 def written(it: RuleSet) -> dict[str, Any]:
-    """The set as such a file has it; decimals as texts."""
+    """A set as the JSON of such a file; decimals as texts."""
     return {
         "name": it.name,
         "base_margins": {str(kind): _digits(margin) for kind, margin in it.margins.items()},
@@ -158,7 +83,7 @@ def written(it: RuleSet) -> dict[str, Any]:
 
 
 def conditions_of(rule: RatingRule) -> dict[str, Any]:
-    """What the rule asks of a stone, without what may be anything."""
+    """The conditions of a rule, without those that accept any stone."""
     found: dict[str, Any] = {"feed": rule.feed, "lab_grown": rule.lab_grown}
     for name, span in rule.ranges.items():
         ends = {"min": span.low, "max": span.high}
@@ -168,8 +93,8 @@ def conditions_of(rule: RatingRule) -> dict[str, Any]:
 
 
 def rating_rule(priority: int, rating: int, conditions: Mapping[str, Any]) -> RatingRule:
-    """The other way round, from what is stored."""
-    reader = _Reader()
+    """A rating rule from its stored conditions: the inverse of `conditions_of`."""
+    reader = _RulesReader()
     found = reader.rating_rule({"priority": priority, "rating": rating, **conditions}, "rating rule")
     if found is None or reader.problems:
         raise RulesError(reader.problems)
@@ -177,11 +102,11 @@ def rating_rule(priority: int, rating: int, conditions: Mapping[str, Any]) -> Ra
 
 
 def _digits(value: Decimal) -> str:
-    """500, 500.0 and 5E+2 are one number and written as one."""
+    """A number in one spelling: 500, 500.0 and 5E+2 are the same."""
     return f"{value.normalize():f}"
 
 
-class _Reader:
+class _RulesReader:
     """Reads on after a problem, so that all of them are found."""
 
     def __init__(self) -> None:
@@ -189,9 +114,9 @@ class _Reader:
 
     def rule_set(self, given: Any) -> RuleSet:
         if not isinstance(given, dict):
-            self.problems.append(f"a rule set is an object with {', '.join(SETTINGS)}")
+            self.problems.append(f"a rule set is an object with {', '.join(RULE_SET_FIELDS)}")
             return RuleSet()
-        self._known(given, SETTINGS, "the rule set")
+        self._known(given, RULE_SET_FIELDS, "the rule set")
         return RuleSet(
             name=self._text(given.get("name", ""), "name") or "",
             margins=self._margins(given.get("base_margins")),
@@ -203,7 +128,7 @@ class _Reader:
 
     def pricing_rule(self, given: dict[str, Any], what: str) -> PricingRule | None:
         before = len(self.problems)
-        self._known(given, PRICING, what)
+        self._known(given, PRICING_FIELDS, what)
         for name in ("priority", "margin_modifier"):
             if given.get(name) is None:
                 self.problems.append(f"{what} has no {name}")
@@ -222,7 +147,7 @@ class _Reader:
 
     def rating_rule(self, given: dict[str, Any], what: str) -> RatingRule | None:
         before = len(self.problems)
-        self._known(given, RATING, what)
+        self._known(given, RATING_FIELDS, what)
         for name in ("priority", "rating"):
             if given.get(name) is None:
                 self.problems.append(f"{what} has no {name}")
@@ -337,3 +262,86 @@ class _Reader:
             self.problems.append(f"{what} is a list of texts")
             return frozenset()
         return frozenset(it.strip().upper() for it in given)
+
+
+OTHER_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+def from_json(text: str) -> Any:
+    try:
+        return json.loads(
+            text, parse_float=Decimal, parse_constant=str, object_pairs_hook=_without_repeated_fields
+        )
+    except ValueError as error:
+        raise RulesError([f"it is no JSON: {error}"]) from None
+    except RecursionError:
+        raise RulesError(["it is no JSON that a rule set could be: nested too deeply"]) from None
+
+
+def _without_repeated_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a field that is given twice: JSON would silently keep the last."""
+    names = [name for name, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise RulesError([f"{', '.join(twice)}: given twice in {{{', '.join(names)[:80]}}}"])
+    return dict(pairs)
+
+
+def from_csv(text: str) -> Any:
+    _refuse_other_separators(text)
+    try:
+        lines = list(_csv_reader(text))
+    except csv.Error as error:
+        raise RulesError([f"it is no CSV: {error}"]) from None
+    if not lines:
+        raise RulesError([f"it has no rules; the first line is {','.join(PRICING_FIELDS)}"])
+    return {"pricing": [dict(filter(_filled, line.items())) for line in lines]}
+
+
+def _csv_reader(text: str) -> csv.DictReader[str]:
+    return csv.DictReader(io.StringIO(text), restkey="further columns", strict=True)
+
+
+def _filled(field: tuple[str, Any]) -> bool:
+    """Whether a field of CSV has a value: an empty one counts as left out."""
+    return any(field[1]) if isinstance(field[1], list) else field[1] not in {None, ""}
+
+
+def _refuse_other_separators(text: str) -> None:
+    """Refuse CSV as spreadsheets write it in half of the world, with semicolons and a comma in numbers."""
+    head = text.partition("\n")[0]
+    for separator, name in OTHER_SEPARATORS.items():
+        if separator in head and "," not in head:
+            cure = "save it with commas between them and a point in numbers"
+            where = "in a spreadsheet choose the field delimiter , when you save it as CSV"
+            raise RulesError([f"its columns are separated by {name}; {cure}: {where}"])
+
+
+Lines = Mapping[str, list[int]]  # of pricing and rating rules, in their order
+JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:]')
+RULE_DEPTH: Final = 3  # in an object, in a list, in an object
+
+
+def lines_of(text: str, *, as_csv: bool) -> Lines:
+    """The lines on which the rules of a readable file stand."""
+    return {"pricing": _lines_of_csv(text)} if as_csv else _lines_of_json(text)
+
+
+def _lines_of_csv(text: str) -> list[int]:
+    reader = _csv_reader(text)
+    return [reader.line_num for _ in reader]
+
+
+def _lines_of_json(text: str) -> Lines:
+    found: dict[str, list[int]] = {}
+    depth, line, at, name = 0, 1, 0, ""
+    for token in JSON_TOKEN.finditer(text):
+        line, at = line + text.count("\n", at, token.start()), token.start()
+        if token[0] in "{[":
+            depth += 1
+            if depth == RULE_DEPTH:
+                found.setdefault(name, []).append(line)
+        elif token[0] in "}]":
+            depth -= 1
+        elif depth == 1 and token[0] != ":":
+            name = json.loads(token[0])
+    return found

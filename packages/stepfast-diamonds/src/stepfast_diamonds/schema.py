@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from stepfast.applications import Component, migrate
 from stepfast.errors import DatabaseError, SchemaError
-from stepfast_diamonds.rule_sets import begin_with
+from stepfast_diamonds.rule_sets import add_default_rules
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
 
 
-COMPONENT: Final = Component("diamonds", package="stepfast_diamonds", after=begin_with)
+COMPONENT: Final = Component("diamonds", package="stepfast_diamonds", after=add_default_rules)
 _MISSING: Final = ("no such table", "does not exist", "doesn't exist")
 
 

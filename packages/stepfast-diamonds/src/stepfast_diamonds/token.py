@@ -1,9 +1,10 @@
-"""One token for everybody, and one login at a time, however many ask for it.
+"""The token of an account: shared by all processes, and fetched by one login at a time.
 
-Inside a process the first who needs a token fetches it, and all others wait for what becomes of that. Between
-processes the same is done with a row of the database, if STEPFAST_SECRET_KEY allows to keep a token there. A token is
-renewed before it ends, by a clock that nobody can set: what the source calls its end is read as a span from the Date
-of the same answer. A login that failed is not tried again at once, by anybody.
+Inside a process the first task that needs a token logs in, and all others wait for its result. Between processes a row
+of the database does the same, if STEPFAST_SECRET_KEY allows to keep a token there: the process that has the turn logs in.
+A turn ends by itself after a minute, in case its owner has died. A token is renewed before it ends, measured with a
+monotonic clock: its expiry is read as a span from the Date of the same answer. After a failed login all wait for a while,
+and get its error instead of asking again.
 """
 
 from __future__ import annotations
@@ -35,143 +36,12 @@ if TYPE_CHECKING:
     from stepfast_diamonds.settings import NivodaSettings
 
 
-# The token that all processes share, in one row of the database. Whoever has the turn logs in; the others wait for it.
-#
-# A turn ends by itself after a minute, in case its owner has died. A login that failed leaves its reason for a while:
-# whoever comes meanwhile gets that instead of asking again.
-
-TURN: Final = timedelta(seconds=60)  # longer than a login may take
-LONGEST_PROBLEM: Final = 400
-
-LOOK = sql("""
-    SELECT sealed, renew_at - {now}, version, turn_until - {now}, problem, trouble
-      FROM nivoda_tokens WHERE id = :id
-""")
-BEGIN = sql("INSERT INTO nivoda_tokens (id, version, changed_at) VALUES (:id, 0, {now}) {keep_existing}")
-TAKE_TURN = sql("""
-    UPDATE nivoda_tokens
-       SET turn_of = :me, turn_until = {now} + :turn, problem = NULL, trouble = NULL, changed_at = {now}
-     WHERE id = :id AND version = :version AND (turn_until IS NULL OR turn_until <= {now})
-""")
-KEEP = sql("""
-    UPDATE nivoda_tokens
-       SET sealed = :sealed, renew_at = {now} + :lasts, version = version + 1, turn_of = NULL, turn_until = NULL,
-           problem = NULL, trouble = NULL, changed_at = {now}
-     WHERE id = :id AND turn_of = :me
-""")
-GIVE_UP = sql("""
-    UPDATE nivoda_tokens
-       SET version = version + 1, turn_of = NULL, turn_until = {now} + :rest, problem = :problem, trouble = :trouble,
-           changed_at = {now}
-     WHERE id = :id AND turn_of = :me
-""")
-
-
-@dataclass(frozen=True)
-class Found:
-    """A token that is good for so many seconds more."""
-
-    token: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A login failed; for so many seconds nobody tries another."""
-
-    trouble: str
-    problem: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Busy:
-    """Somebody is logging in."""
-
-
-@dataclass(frozen=True)
-class Free:
-    """Nobody is: whoever takes the turn at this version may."""
-
-    version: int
-
-
-class _Row(NamedTuple):
-    sealed: str | None
-    left: int | None
-    version: int
-    turn_left: int | None
-    problem: str | None
-    trouble: str | None
-
-
-class TokenRows:
-    """The row of one account. Each method is a short transaction of its own. `tells`: whether a failure is everybody's."""
-
-    def __init__(self, app: Stepfast, seal: Seal, id_: str, *, tells: bool = True) -> None:
-        self._app = app
-        self._tells = tells
-        self._seal = seal
-        self._id = id_
-        self._me = f"{os.getpid()}-{os.urandom(6).hex()}"
-        self._begun = False
-
-    def look(self, refused: str | None) -> Found | Failed | Busy | Free:
-        """What there is to do for somebody who needs a token other than `refused`."""
-        with self._app.reading() as tx:
-            row = _saying_so(lambda: tx.all(LOOK, _Row, id=self._id))
-        if not row:
-            return Free(0)
-        return self._judged(row[0], refused)
-
-    def take_turn(self, version: int) -> bool:
-        """Whether it is ours to log in."""
-        with self._app.transaction() as tx:
-            if not self._begun:
-                _saying_so(lambda: tx.run(BEGIN, id=self._id))
-            taken = tx.run(TAKE_TURN, id=self._id, me=self._me, version=version, turn=micros(TURN)) == 1
-        self._begun = True
-        return taken
-
-    def keep(self, token: str, seconds: float) -> None:
-        """The login succeeded. Who took too long for it finds the turn with somebody else, and keeps the token to himself."""
-        self._end(KEEP, sealed=self._seal.close(token), lasts=int(seconds * 1_000_000))
-
-    def give_up(self, trouble: str, problem: str, rest: timedelta) -> None:
-        rest = rest if self._tells else timedelta(0)
-        self._end(GIVE_UP, trouble=trouble, problem=problem[:LONGEST_PROBLEM], rest=micros(rest))
-
-    def _end(self, statement: Any, **given: Any) -> None:
-        with self._app.transaction() as tx:
-            tx.run(statement, id=self._id, me=self._me, **given)
-
-    def _judged(self, row: _Row, refused: str | None) -> Found | Failed | Busy | Free:
-        if row.sealed is not None and row.left is not None and row.left > 0:
-            token = self._seal.open(row.sealed)
-            if token is not None and token != refused:
-                return Found(token, row.left / 1e6)
-        if row.turn_left is None or row.turn_left <= 0:
-            return Free(row.version)
-        if row.problem is None:
-            return Busy()
-        return Failed(row.trouble or "outage", row.problem, row.turn_left / 1e6)
-
-
-def _saying_so(look: Callable[[], Any]) -> Any:
-    try:
-        return look()
-    except DatabaseError as error:
-        raise naming_the_command(error) from error
-
-
-EARLY: Final = timedelta(minutes=5)
-DOCUMENTED_LIFE: Final = timedelta(hours=6)
-LONGEST_LIFE: Final = timedelta(days=30)  # what is told to last longer is counted in another unit
-MILLISECONDS: Final = 1e11  # a larger number of seconds is a year after 5000
-INSTANTS: Final = 1e9  # a smaller one is no date but a span
-PATIENCE: Final = timedelta(seconds=75)  # with another process that is logging in; its turn ends after 60
+RENEWED_EARLIER: Final = timedelta(minutes=5)
+LOGIN_PATIENCE: Final = timedelta(
+    seconds=75
+)  # with another process that is logging in; its turn ends after 60
 LOOK_EVERY: Final = 0.2
-REST: Final[dict[type[Exception], timedelta]] = {
+REST_AFTER: Final[dict[type[Exception], timedelta]] = {
     AuthError: timedelta(seconds=30), ThrottledError: timedelta(seconds=60), OutageError: timedelta(seconds=1),
 }  # fmt: skip
 TROUBLES: Final[dict[str, type[TransientError]]] = {
@@ -180,7 +50,7 @@ TROUBLES: Final[dict[str, type[TransientError]]] = {
 
 
 @dataclass(frozen=True)
-class Session:
+class LoginSession:
     """A token, and for how long it may be used before a new one is fetched."""
 
     token: str
@@ -188,24 +58,24 @@ class Session:
 
     @property
     def usable(self) -> timedelta:
-        return self.life - min(EARLY, self.life / 2)
+        return self.life - min(RENEWED_EARLIER, self.life / 2)
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownToken:
     token: str
     until: float  # monotonic
 
 
 class Tokens:
-    """Gives a token to whoever asks. `login` asks the source; `rows` shares what it answers with other processes."""
+    """The token of this process. `login` asks the source for one; `rows` shares it with other processes."""
 
-    def __init__(self, login: Callable[[], Awaitable[Session]], rows: TokenRows | None = None) -> None:
+    def __init__(self, login: Callable[[], Awaitable[LoginSession]], rows: TokenRows | None = None) -> None:
         self._login = login
         self._rows = rows
         self._lock = threading.Lock()  # workers may have event loops of their own
-        self._known: _Known | None = None
-        self._flight: Future[_Known | None] | None = None
+        self._known: _KnownToken | None = None
+        self._flight: Future[_KnownToken | None] | None = None
         self._failure: tuple[TransientError, float] | None = None
 
     async def get(self, refused: str | None = None) -> str:
@@ -218,14 +88,14 @@ class Tokens:
                 flight, leads = self._flight, self._flight is None
                 if flight is None:
                     flight = self._flight = Future()
-                    flight.set_running_or_notify_cancel()  # who waits may give up; that does not end the login
+                    flight.set_running_or_notify_cancel()  # a task that stops waiting does not end the login
             if leads:
                 return (await self._lead(flight, refused)).token
             found = await asyncio.shield(asyncio.wrap_future(flight))
             if found is not None and found.token != refused:
                 return found.token
 
-    def _usable(self, refused: str | None) -> _Known | None:
+    def _usable(self, refused: str | None) -> _KnownToken | None:
         known = self._known
         return known if known and known.token != refused and time.monotonic() < known.until else None
 
@@ -237,14 +107,14 @@ class Tokens:
                 raise _again(error, left)
             self._failure = None
 
-    async def _lead(self, flight: Future[_Known | None], refused: str | None) -> _Known:
+    async def _lead(self, flight: Future[_KnownToken | None], refused: str | None) -> _KnownToken:
         try:
             found = await (self._fetched() if self._rows is None else self._shared(self._rows, refused))
         except Exception as error:
             self._land(None, error if isinstance(error, TransientError) else None)
             flight.set_exception(error)
             raise
-        except BaseException:  # cancelled: somebody else leads
+        except BaseException:  # cancelled: another task leads
             self._land(None)
             flight.set_result(None)
             raise
@@ -252,7 +122,7 @@ class Tokens:
         flight.set_result(found)
         return found
 
-    def _land(self, known: _Known | None, error: TransientError | None = None) -> None:
+    def _land(self, known: _KnownToken | None, error: TransientError | None = None) -> None:
         with self._lock:
             self._flight = None
             if known is not None:
@@ -260,29 +130,29 @@ class Tokens:
             elif error is not None:
                 self._failure = error, time.monotonic() + rest_after(error).total_seconds()
 
-    async def _fetched(self) -> _Known:
+    async def _fetched(self) -> _KnownToken:
         session = await self._login()
-        return _Known(session.token, time.monotonic() + session.usable.total_seconds())
+        return _KnownToken(session.token, time.monotonic() + session.usable.total_seconds())
 
-    async def _shared(self, rows: TokenRows, refused: str | None) -> _Known:
-        """What another process has fetched, or our own if it is our turn."""
-        deadline = time.monotonic() + PATIENCE.total_seconds()
+    async def _shared(self, rows: TokenRows, refused: str | None) -> _KnownToken:
+        """The token that another process has fetched, or our own if it is our turn."""
+        deadline = time.monotonic() + LOGIN_PATIENCE.total_seconds()
         while time.monotonic() < deadline:
             match await asyncio.to_thread(rows.look, refused):
-                case Found(token, seconds):
-                    return _Known(token, time.monotonic() + seconds)
-                case Failed(trouble, problem, seconds):
+                case TokenFound(token, seconds):
+                    return _KnownToken(token, time.monotonic() + seconds)
+                case LoginFailed(trouble, problem, seconds):
                     raise _again(TROUBLES.get(trouble, OutageError)(problem), seconds)
-                case Free(version):
+                case TurnFree(version):
                     if await asyncio.to_thread(rows.take_turn, version):
                         return await self._in_turn(rows)
-                case Busy():
+                case LoginUnderWay():
                     await asyncio.sleep(LOOK_EVERY * (0.75 + 0.5 * random.random()))
                 case never:
                     assert_never(never)
         raise OutageError("another process is logging in to Nivoda, and does not come back")
 
-    async def _in_turn(self, rows: TokenRows) -> _Known:
+    async def _in_turn(self, rows: TokenRows) -> _KnownToken:
         try:
             session = await self._login()
         except Exception as error:
@@ -294,7 +164,35 @@ class Tokens:
             raise
         with suppress(DatabaseError):  # then it is ours alone, and the others log in when our turn has ended
             await asyncio.to_thread(rows.keep, session.token, session.usable.total_seconds())
-        return _Known(session.token, time.monotonic() + session.usable.total_seconds())
+        return _KnownToken(session.token, time.monotonic() + session.usable.total_seconds())
+
+
+def rest_after(error: Exception) -> timedelta:
+    """How long to wait for the next login after this error."""
+    if isinstance(error, TransientError) and error.delay is not None:
+        return duration(error.delay)
+    return REST_AFTER.get(type(error), REST_AFTER[OutageError])
+
+
+def _trouble_of(error: Exception) -> str:
+    return next((name for name, it in TROUBLES.items() if isinstance(error, it)), "outage")
+
+
+def _again(error: TransientError, seconds: float) -> TransientError:
+    """A new error of the same kind, so that each task that meets the failed login raises its own."""
+    kind = TROUBLES[_trouble_of(error)]
+    wait = timedelta(seconds=seconds)
+    return (
+        ThrottledError(str(error), retry_after=wait)
+        if kind is ThrottledError
+        else kind(str(error), delay=wait)
+    )
+
+
+DOCUMENTED_LIFE: Final = timedelta(hours=6)
+LONGEST_LIFE: Final = timedelta(days=30)  # what is told to last longer is counted in another unit
+MILLISECONDS: Final = 1e11  # a larger number of seconds is a year after 5000
+INSTANTS: Final = 1e9  # a smaller one is no date but a span
 
 
 def life_of(token: str, expires: Any, date: datetime | None) -> timedelta:
@@ -310,15 +208,8 @@ def life_of(token: str, expires: Any, date: datetime | None) -> timedelta:
     return DOCUMENTED_LIFE
 
 
-def rest_after(error: Exception) -> timedelta:
-    """For how long nobody logs in after this."""
-    if isinstance(error, TransientError) and error.delay is not None:
-        return duration(error.delay)
-    return REST.get(type(error), REST[OutageError])
-
-
 def _claimed(token: str) -> Any:
-    """The end that a JWT carries; nobody checks its signature here, the source does."""
+    """The expiry inside a JWT; its signature is the source's to check."""
     try:
         body = token.split(".")[1]
         return msgspec.json.decode(urlsafe_b64decode(body + "=" * (-len(body) % 4))).get("exp")
@@ -326,45 +217,157 @@ def _claimed(token: str) -> Any:
         return None
 
 
-def _trouble_of(error: Exception) -> str:
-    return next((name for name, it in TROUBLES.items() if isinstance(error, it)), "outage")
+LONGEST_TURN: Final = timedelta(seconds=60)  # longer than a login may take
+LONGEST_PROBLEM: Final = 400
+READ_TOKEN = sql("""
+    SELECT sealed, renew_at - {now}, version, turn_until - {now}, problem, trouble
+      FROM nivoda_tokens WHERE id = :id
+""")
+BEGIN_TOKEN = sql(
+    "INSERT INTO nivoda_tokens (id, version, changed_at) VALUES (:id, 0, {now}) {keep_existing}"
+)
+TAKE_TURN = sql("""
+    UPDATE nivoda_tokens
+       SET turn_of = :me, turn_until = {now} + :turn, problem = NULL, trouble = NULL, changed_at = {now}
+     WHERE id = :id AND version = :version AND (turn_until IS NULL OR turn_until <= {now})
+""")
+KEEP_TOKEN = sql("""
+    UPDATE nivoda_tokens
+       SET sealed = :sealed, renew_at = {now} + :lasts, version = version + 1, turn_of = NULL, turn_until = NULL,
+           problem = NULL, trouble = NULL, changed_at = {now}
+     WHERE id = :id AND turn_of = :me
+""")
+GIVE_TURN_UP = sql("""
+    UPDATE nivoda_tokens
+       SET version = version + 1, turn_of = NULL, turn_until = {now} + :rest, problem = :problem, trouble = :trouble,
+           changed_at = {now}
+     WHERE id = :id AND turn_of = :me
+""")
 
 
-def _again(error: TransientError, seconds: float) -> TransientError:
-    """The same trouble, without asking: told anew, so that each who meets it has an error of his own."""
-    kind = TROUBLES[_trouble_of(error)]
-    wait = timedelta(seconds=seconds)
-    return (
-        ThrottledError(str(error), retry_after=wait)
-        if kind is ThrottledError
-        else kind(str(error), delay=wait)
-    )
+@dataclass(frozen=True)
+class TokenFound:
+    """A token that is good for so many seconds more."""
+
+    token: str
+    seconds: float
 
 
-# A token sealed for the database: who reads the row without STEPFAST_SECRET_KEY has nothing.
+@dataclass(frozen=True)
+class LoginFailed:
+    """A login failed; for so many seconds no process tries another."""
 
-PURPOSE: Final = "token of Nivoda"
+    trouble: str
+    problem: str
+    seconds: float
 
 
-class Seal:
-    """Closes and opens tokens, and names the row in which they are."""
+@dataclass(frozen=True)
+class LoginUnderWay:
+    """Another process is logging in."""
+
+
+@dataclass(frozen=True)
+class TurnFree:
+    """No process is logging in: the one that takes the turn at this version may."""
+
+    version: int
+
+
+class _TokenRow(NamedTuple):
+    sealed: str | None
+    left: int | None
+    version: int
+    turn_left: int | None
+    problem: str | None
+    trouble: str | None
+
+
+class TokenRows:
+    """The row of one account. Each method is a short transaction of its own. `tells`: whether a failed login holds up others."""
+
+    def __init__(self, app: Stepfast, seal: TokenSeal, id_: str, *, tells: bool = True) -> None:
+        self._app = app
+        self._tells = tells
+        self._seal = seal
+        self._id = id_
+        self._me = f"{os.getpid()}-{os.urandom(6).hex()}"
+        self._begun = False
+
+    def look(self, refused: str | None) -> TokenFound | LoginFailed | LoginUnderWay | TurnFree:
+        """How to get a token other than `refused`."""
+        with self._app.reading() as tx:
+            row = _or_name_the_command(lambda: tx.all(READ_TOKEN, _TokenRow, id=self._id))
+        if not row:
+            return TurnFree(0)
+        return self._judged(row[0], refused)
+
+    def take_turn(self, version: int) -> bool:
+        """Take the turn to log in; False if another process has it."""
+        with self._app.transaction() as tx:
+            if not self._begun:
+                _or_name_the_command(lambda: tx.run(BEGIN_TOKEN, id=self._id))
+            taken = (
+                tx.run(TAKE_TURN, id=self._id, me=self._me, version=version, turn=micros(LONGEST_TURN)) == 1
+            )
+        self._begun = True
+        return taken
+
+    def keep(self, token: str, seconds: float) -> None:
+        """Share the token of a login. After too long another process has the turn, and nothing is written."""
+        self._end(KEEP_TOKEN, sealed=self._seal.close(token), lasts=int(seconds * 1_000_000))
+
+    def give_up(self, trouble: str, problem: str, rest: timedelta) -> None:
+        rest = rest if self._tells else timedelta(0)
+        self._end(GIVE_TURN_UP, trouble=trouble, problem=problem[:LONGEST_PROBLEM], rest=micros(rest))
+
+    def _end(self, statement: Any, **given: Any) -> None:
+        with self._app.transaction() as tx:
+            tx.run(statement, id=self._id, me=self._me, **given)
+
+    def _judged(
+        self, row: _TokenRow, refused: str | None
+    ) -> TokenFound | LoginFailed | LoginUnderWay | TurnFree:
+        if row.sealed is not None and row.left is not None and row.left > 0:
+            token = self._seal.open(row.sealed)
+            if token is not None and token != refused:
+                return TokenFound(token, row.left / 1e6)
+        if row.turn_left is None or row.turn_left <= 0:
+            return TurnFree(row.version)
+        if row.problem is None:
+            return LoginUnderWay()
+        return LoginFailed(row.trouble or "outage", row.problem, row.turn_left / 1e6)
+
+
+def _or_name_the_command(look: Callable[[], Any]) -> Any:
+    try:
+        return look()
+    except DatabaseError as error:
+        raise naming_the_command(error) from error
+
+
+SEAL_PURPOSE: Final = "token of Nivoda"
+
+
+class TokenSeal:
+    """Encrypts tokens for the database with STEPFAST_SECRET_KEY, and names the row in which they are."""
 
     def __init__(self, secret_key: str) -> None:
         self._keys = Keyring.of(secret_key)
         self._keys.require()
 
     def close(self, text: str) -> str:
-        return self._keys.seal(text, PURPOSE)
+        return self._keys.seal(text, SEAL_PURPOSE)
 
     def open(self, sealed: str) -> str | None:
-        """None: it was closed with another key, or changed since."""
+        """The token; None if it was encrypted with another key, or changed since."""
         try:
-            return self._keys.open(sealed, PURPOSE)
+            return self._keys.open(sealed, SEAL_PURPOSE)
         except SealedError:
             return None
 
     def name(self, settings: NivodaSettings) -> str:
-        """Of the row: another account, password or key is another one, and none of them can be read from it."""
+        """The id of the row: another account, password or key has another one, and none can be read from it."""
         username, password = settings.credentials
         text = f"{settings.url}\0{username}\0{password}"
         return hmac.new(self._keys.derived("nivoda name"), text.encode(), hashlib.sha256).hexdigest()[:32]

@@ -24,7 +24,7 @@ from stepfast.errors import PermanentError, ThrottledError
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.applications import Frontier, Plan
-    from stepfast_diamonds.heatmap import Places
+    from stepfast_diamonds.heatmap import StartTimes
     from stepfast_diamonds.settings import NivodaSettings
 
 
@@ -92,7 +92,7 @@ def _explored(
     ctx: typer.Context, database_url: str | None, settings: NivodaSettings, feed: str, chosen: dict[str, Any]
 ) -> Frontier:
     from stepfast_diamonds.client import BadAnswerError
-    from stepfast_diamonds.feed import no_stone
+    from stepfast_diamonds.feed import no_stone_sentence
     from stepfast_diamonds.heatmap import nivoda_heatmap, preview
 
     lab_grown = feed == FEEDS[1]
@@ -104,7 +104,7 @@ def _explored(
                 lab_grown=lab_grown,
                 told=told,
                 app=app,
-                places=None if app is None else _places(app, settings),
+                starts=None if app is None else _starts(app, settings),
             )
     except ThrottledError as error:
         raise ThrottledError(
@@ -113,7 +113,7 @@ def _explored(
     except BadAnswerError as error:
         raise PermanentError(f"{error}; try again") from None
     if frontier.plan().baseline == 0:
-        raise PermanentError(no_stone(feed))
+        raise PermanentError(no_stone_sentence(feed))
     return frontier
 
 
@@ -129,7 +129,7 @@ def _beside(ctx: typer.Context, database_url: str | None) -> Iterator[Stepfast |
         yield app
 
 
-def _places(app: Stepfast, settings: NivodaSettings) -> Places:
+def _starts(app: Stepfast, settings: NivodaSettings) -> StartTimes:
     """Starts in the rate that all workers of the account share."""
     from stepfast.applications import persist, reserve_starts
     from stepfast_diamonds.feed import LIMIT, limits_of

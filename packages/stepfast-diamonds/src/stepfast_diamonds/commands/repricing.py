@@ -110,14 +110,14 @@ def revert(
 ) -> None:
     """Take a repricing back: the rule set of before is active again, and the prices that it changed are restored."""
     from stepfast.applications import persist, record_audit
-    from stepfast_diamonds.repricing import Repricing, undo
+    from stepfast_diamonds.repricing import Repricing, undo_repricing
 
     who = actor(by, reason)
     with catalogue(ctx, database_url) as app:
         jobs = Repricing(app)
 
         def work(tx: Any) -> dict[str, Any]:
-            moved = undo(tx, repricing)
+            moved = undo_repricing(tx, repricing)
             record_audit(
                 tx, who, "rules.revert", repricing, detail={"before": moved.before, "after": moved.version}
             )

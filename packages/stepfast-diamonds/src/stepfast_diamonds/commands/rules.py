@@ -143,13 +143,13 @@ def import_(
     knows are told, with their lines.
     """
     from stepfast.applications import persist, record_audit
-    from stepfast_diamonds.rule_sets import Imported, import_rules, look_for_doubts
+    from stepfast_diamonds.rule_sets import Imported, find_doubts, import_rules
 
     (rules, lines), who = _read(file), actor(by, reason)
     doubts: list[str] = []
 
     def work(tx: Any) -> Imported | None:
-        doubts[:] = look_for_doubts(tx, rules, lines)
+        doubts[:] = find_doubts(tx, rules, lines)
         if strict and doubts:
             return None
         done = import_rules(tx, rules, who.name)

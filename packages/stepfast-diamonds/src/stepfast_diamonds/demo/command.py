@@ -97,7 +97,7 @@ def demo(
     _require_extra()
     from stepfast_diamonds.demo.processes import TRANSPORTS
     from stepfast_diamonds.demo.source import FAULTS
-    from stepfast_diamonds.demo.story import Story, tell
+    from stepfast_diamonds.demo.story import DemoOptions, run_demo
     from stepfast_diamonds.simulator.faults import parse_knobs
 
     with usage("--faults"):
@@ -106,7 +106,7 @@ def demo(
         raise typer.BadParameter(
             f"{transport!r} is none of {', '.join(TRANSPORTS)}", param_hint="--transport"
         )
-    story = Story(
+    story = DemoOptions(
         stones=stones,
         workers=workers,
         kill=not no_kill,
@@ -121,7 +121,7 @@ def demo(
     # Like Ctrl-C: all that was started is ended on the way out.
     before = signal.signal(signal.SIGTERM, _end)
     try:
-        clean = tell(story)
+        clean = run_demo(story)
     except KeyboardInterrupt:
         typer.echo("\nstopped; nothing is running any more", err=True)
         raise typer.Exit(130) from None

@@ -1,6 +1,6 @@
-"""Where the demo works: a folder, a database that holds nothing else, and what its processes are told.
+"""Where the demo works: a folder, a database that holds nothing else, and the environment of its processes.
 
-Nothing of the user's own surroundings reaches them: no database, no account, no address for alerts.
+Nothing of the user's own settings reaches them: no database, no account, no address for alerts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "stepfast-demo-"
 FILE: Final = "diamonds.db"
-OURS: Final = ("STEPFAST_", "NIVODA_")
+OUR_VARIABLES: Final = ("STEPFAST_", "NIVODA_")
 SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
-class Place:
-    """A folder for logs, and the database. `made`: nobody chose the folder, it is new and temporary."""
+class DemoPlace:
+    """A folder for logs, and the database. `made`: the folder is new and temporary."""
 
     folder: Path
     url: str
@@ -48,21 +48,21 @@ class Place:
         return self.url.startswith("sqlite:") and Path(sqlite_path(self.url)).parent == self.folder
 
 
-def choose(directory: Path | None, url: str | None) -> Place:
-    """A place that holds nothing yet, or a sentence that says what is in the way. Writes nothing but the folder."""
+def choose_place(directory: Path | None, url: str | None) -> DemoPlace:
+    """An empty place, or an error that says what is in the way. Writes nothing but the folder."""
     if url is not None:
-        refuse_full(url)
+        refuse_used_database(url)
     if directory is None:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     else:
         folder = directory.absolute()
         _make(folder)
     # Quoted: a folder may be called what a URL would read as something else.
-    return Place(folder, url or f"sqlite:///{quote(str(folder / FILE))}", made=directory is None)
+    return DemoPlace(folder, url or f"sqlite:///{quote(str(folder / FILE))}", made=directory is None)
 
 
-def refuse_full(url: str) -> None:
-    """The demo fills the database that it is given: it takes only an empty one."""
+def refuse_used_database(url: str) -> None:
+    """Refuse a database that is not empty: the demo fills it."""
     if url.startswith("sqlite:"):
         path = Path(sqlite_path(url))
         if path.exists() and path.stat().st_size:
@@ -83,9 +83,9 @@ def refuse_full(url: str) -> None:
         )
 
 
-def surroundings(url: str, account: NivodaSettings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a worker: what is inherited, without anything that is meant for Stepfast, and our own."""
-    kept = {name: value for name, value in inherited.items() if not name.startswith(OURS)}
+def worker_environment(url: str, account: NivodaSettings, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker: the inherited one without variables for Stepfast, and the demo's."""
+    kept = {name: value for name, value in inherited.items() if not name.startswith(OUR_VARIABLES)}
     username, password = account.credentials
     return kept | {
         "STEPFAST_DATABASE_URL": url,
@@ -99,8 +99,8 @@ def surroundings(url: str, account: NivodaSettings, inherited: Mapping[str, str]
     }
 
 
-def leave(place: Place, *, keep: bool) -> None:
-    """What is to be kept stays; a folder of our own without anything in it is of no use to anybody."""
+def leave_place(place: DemoPlace, *, keep: bool) -> None:
+    """Remove the folder unless it is to be kept; one of our own that is empty goes in any case."""
     if not keep:
         shutil.rmtree(place.folder, ignore_errors=True)
     elif place.made:

@@ -1,4 +1,7 @@
-"""Processes that the demo starts, and how they end: asked first, then made to."""
+"""Processes that the demo starts: workers, each with a log of its own, and the emulator of a broker.
+
+They are ended in any case: asked first, then killed.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +16,9 @@ from typing import Any, Final
 from stepfast.applications import worker_command
 from stepfast.errors import StepfastError
 
-GRACE: Final = 15.0  # seconds
-
-
-def end(processes: Sequence[subprocess.Popen[Any]]) -> None:
-    """None of them is there afterwards, also if somebody loses patience meanwhile."""
-    try:
-        for it in processes:
-            if it.poll() is None:
-                it.terminate()
-        for it in processes:
-            with suppress(subprocess.TimeoutExpired):
-                it.wait(GRACE)
-    finally:
-        for it in processes:
-            it.kill()  # which does nothing to one that has ended
-            it.wait()
-            for pipe in (it.stdin, it.stdout, it.stderr):
-                if pipe is not None:
-                    pipe.close()
-
-
-# The workers of the demo: processes like those that `stepfast worker` starts, each with a log of its own.
-
-TARGET: Final = "stepfast_diamonds.demo.application:app"
+APPLICATION: Final = "stepfast_diamonds.demo.application:app"
 CONCURRENCY: Final = 4  # pages of one worker at a time
-GRACE_WORKERS: Final = "5s"
+WORKER_GRACE: Final = "5s"
 
 
 @dataclass(frozen=True)
@@ -53,7 +33,7 @@ class WorkerProcess:
 
 
 class Workers:
-    """All that were started. One that was killed is not replaced: the others must do."""
+    """The worker processes. One that was killed is not replaced: the others take over."""
 
     def __init__(self, started: list[WorkerProcess]) -> None:
         self.all = started
@@ -62,7 +42,7 @@ class Workers:
         return next(it for it in self.all if it.name == name)
 
     def require_one(self) -> None:
-        """Without a worker nothing will ever happen: better to say so."""
+        """Raise an error if no worker is left: the demo would wait forever."""
         if all(it.process.poll() is not None for it in self.all):
             last = self.all[-1]
             said = last.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
@@ -72,8 +52,8 @@ class Workers:
 
 
 @contextmanager
-def running(count: int, folder: Path, environment: Mapping[str, str]) -> Iterator[Workers]:
-    """Start them, and end them in any case."""
+def running_workers(count: int, folder: Path, environment: Mapping[str, str]) -> Iterator[Workers]:
+    """Start workers, and end them in any case."""
     started: list[WorkerProcess] = []
     try:
         for number in range(1, count + 1):
@@ -81,15 +61,15 @@ def running(count: int, folder: Path, environment: Mapping[str, str]) -> Iterato
             started.append(_start(name, folder / f"{name}.log", environment))
         yield Workers(started)
     finally:
-        end([it.process for it in started])
+        end_processes([it.process for it in started])
 
 
 def _start(name: str, log: Path, environment: Mapping[str, str]) -> WorkerProcess:
     # "supervised": it ends when its standard input closes, that is when we do, however we do.
-    options = {"worker_id": name, "concurrency": CONCURRENCY, "grace": GRACE_WORKERS, "supervised": True}
+    options = {"worker_id": name, "concurrency": CONCURRENCY, "grace": WORKER_GRACE, "supervised": True}
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            worker_command(TARGET, options),
+            worker_command(APPLICATION, options),
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -99,10 +79,8 @@ def _start(name: str, log: Path, environment: Mapping[str, str]) -> WorkerProces
     return WorkerProcess(name, process, log)
 
 
-# The broker of the demo: an emulator in a process of its own, on which nothing of anybody's account depends.
-
 # As the catalogue's queues are set up for real: a page takes seconds, and is retried by the database.
-QUEUE: Final = "lock=2m,max_deliveries=5,duplicates=10m"
+QUEUE_OPTIONS: Final = "lock=2m,max_deliveries=5,duplicates=10m"
 SERVICE_BUS: Final = "AZURE_SERVICE_BUS_CONNECTION_STRING"
 STORAGE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 
@@ -122,9 +100,9 @@ EMULATORS: Final = {
         [
             "stepfast_emulators.service_bus",
             "--queue",
-            f"work-items,{QUEUE}",
+            f"work-items,{QUEUE_OPTIONS}",
             "--queue",
-            f"consolidate,{QUEUE}",
+            f"consolidate,{QUEUE_OPTIONS}",
         ],
         SERVICE_BUS,
     ),
@@ -137,7 +115,7 @@ TRANSPORTS: Final = ("database", "memory", *EMULATORS)
 
 @dataclass(frozen=True)
 class DemoBroker:
-    """What workers are told about it, and what people are."""
+    """A broker: the environment of the workers, and the sentence for people."""
 
     url: str
     told: str
@@ -145,8 +123,8 @@ class DemoBroker:
 
 
 @contextmanager
-def broker(transport: str) -> Iterator[DemoBroker]:
-    """Start what it needs, and end it in any case."""
+def running_broker(transport: str) -> Iterator[DemoBroker]:
+    """Start the emulator of a broker if it needs one, and end it in any case."""
     url = f"{transport}://"
     environment = {"STEPFAST_TRANSPORT": url}
     emulator = EMULATORS.get(transport)
@@ -166,7 +144,7 @@ def broker(transport: str) -> Iterator[DemoBroker]:
         environment[emulator.variable] = _connection_string(process, emulator)
         yield DemoBroker(url, told, environment)
     finally:
-        end([process])
+        end_processes([process])
 
 
 def _connection_string(process: subprocess.Popen[Any], emulator: Emulator) -> str:
@@ -175,3 +153,24 @@ def _connection_string(process: subprocess.Popen[Any], emulator: Emulator) -> st
         said = process.stderr.read().strip().splitlines()[-1:] if process.stderr is not None else []
         raise StepfastError(f"{emulator.name} did not start: {said[0] if said else 'it said nothing'}")
     return str(line)
+
+
+END_SECONDS: Final = 15.0  # seconds
+
+
+def end_processes(processes: Sequence[subprocess.Popen[Any]]) -> None:
+    """End processes: none of them is left afterwards, even after a second Ctrl-C."""
+    try:
+        for it in processes:
+            if it.poll() is None:
+                it.terminate()
+        for it in processes:
+            with suppress(subprocess.TimeoutExpired):
+                it.wait(END_SECONDS)
+    finally:
+        for it in processes:
+            it.kill()  # which does nothing to one that has ended
+            it.wait()
+            for pipe in (it.stdin, it.stdout, it.stderr):
+                if pipe is not None:
+                    pipe.close()

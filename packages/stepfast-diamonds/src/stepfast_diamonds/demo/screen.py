@@ -1,4 +1,7 @@
-"""How the demo ends: the comparison, the rates, and commands that work on what it leaves behind."""
+"""What the demo prints: its chapters, the runs, the comparison, the rates, and commands to go on with.
+
+Bars and colours on a terminal, plain lines everywhere else; each line has the seconds since the start.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,8 @@ if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.applications import RunObserver, RunProgress, RunReport
     from stepfast_diamonds.demo.comparison import Comparison
-    from stepfast_diamonds.demo.folder import Place
+    from stepfast_diamonds.demo.folder import DemoPlace
 
-
-# How the demo speaks: bars and colours on a terminal, plain lines everywhere else, each with the seconds since the start.
 
 MOST_BARS: Final = 6  # partitions at a time
 INDENT: Final = " " * 10
@@ -45,8 +46,8 @@ INDENT: Final = " " * 10
 Show = Callable[["RunProgress", "RunObserver"], None]
 
 
-class Telling:
-    """The voice of the demo."""
+class DemoScreen:
+    """Prints the demo."""
 
     def __init__(self) -> None:
         self.screen = console()
@@ -60,20 +61,20 @@ class Telling:
         self.screen.print(Text(text, style="bold cyan"))
 
     def say(self, text: str, style: str = "") -> None:
-        """Something happened."""
+        """Print what happened, with the seconds since the start."""
         told = Text(f"{time.monotonic() - self._began:7.1f} s ", style="dim")
         self.screen.print(told.append(Text(said(text), style=style or "not dim")), soft_wrap=True)
 
     def more(self, text: str, style: str = "") -> None:
-        """What belongs to the line before."""
+        """Print a line that belongs to the one before."""
         self.screen.print(Text(f"{INDENT}{said(text)}", style=style), soft_wrap=True)
 
     def plain(self, text: str) -> None:
-        """To be copied: never wrapped, nothing before it."""
+        """Print a line that can be copied: never wrapped, nothing before it."""
         self.screen.print(Text(f"  {text}"), soft_wrap=True)
 
     def table(self, rows: Sequence[tuple[str, str, str]], styles: Sequence[str] | None = None) -> None:
-        """A name, a figure, a remark."""
+        """Print rows of a name, a figure and a remark."""
         table = Table(box=None, pad_edge=True, show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, justify="right")
@@ -84,10 +85,10 @@ class Telling:
 
     @contextmanager
     def run(self, app: Stepfast, run_id: str, counts: Callable[[], int]) -> Iterator[Show]:
-        """Show a run while it comes along. `counts`: how many its plan has asked for."""
+        """Show a run while it advances. `counts`: how many counts its plan has requested."""
         asked = StandstillReasons(app.database, run_id)
         if not self.screen.is_terminal:
-            yield Lines(self, asked, counts)
+            yield RunLines(self, asked, counts)
             return
         with empty_run_bars(self.screen, transient=True) as bar:
             shown = RunBars(bar, MOST_BARS)
@@ -104,11 +105,11 @@ class Telling:
             yield show
 
 
-class Lines:
-    """For a pipe: whenever the state changes, and every five seconds."""
+class RunLines:
+    """Shows a run in a pipe: a line whenever the state changes, and every five seconds."""
 
-    def __init__(self, telling: Telling, asked: StandstillReasons, counts: Callable[[], int]) -> None:
-        self._telling = telling
+    def __init__(self, screen: DemoScreen, asked: StandstillReasons, counts: Callable[[], int]) -> None:
+        self._screen = screen
         self._asked = asked
         self._counts = counts
         self._state: str | None = None
@@ -120,27 +121,27 @@ class Lines:
         if progress.state != self._state or time.monotonic() - self._at >= LINE_EVERY:
             self._state, self._at = progress.state, time.monotonic()
             planning = progress.state is RunState.PLANNING
-            self._telling.say(f"planning; {_counted(self._counts())}" if planning else run_line(progress))
+            self._screen.say(f"planning; {_counted(self._counts())}" if planning else run_line(progress))
         for reason in self._asked.why(progress):
-            self._telling.say(reason)
+            self._screen.say(reason)
 
 
 def _counted(counts: int) -> str:
     return "1 count" if counts == 1 else f"{counts:,} counts"
 
 
-GOOD: Final = "green"
-BAD: Final = "bold red"
-# A hint is forgotten when it is sent: what is there was not, and whatever was read had been told of.
-TOLD: Final = """
+RIGHT_STYLE: Final = "green"
+WRONG_STYLE: Final = "bold red"
+# A message about a page is deleted when it is sent: what is left was not, and every page that was read had one.
+COUNT_MESSAGES: Final = """
     SELECT (SELECT count(*) FROM stepfast_page) + (SELECT COALESCE(sum(rounds), 0) FROM stepfast_run) AS told,
            (SELECT count(*) FROM stepfast_outbox WHERE channel = 'broker' AND state <> 'sent') AS unsent
 """
-PRICES: Final = "SELECT shape, count(*), min(feed_price), max(feed_price) FROM diamonds GROUP BY shape"
+PRICES_QUERY: Final = "SELECT shape, count(*), min(feed_price), max(feed_price) FROM diamonds GROUP BY shape"
 
 
-def show_comparison(telling: Telling, found: Comparison) -> None:
-    """The table that the demo is about."""
+def show_comparison(screen: DemoScreen, found: Comparison) -> None:
+    """Print the result of the demo."""
     judged = (
         ("missing in the table", found.missing),
         ("doubled", found.doubled),
@@ -152,7 +153,7 @@ def show_comparison(telling: Telling, found: Comparison) -> None:
         ("stones in the table", f"{found.table:,}", ""),
     ]
     rows += [(name, f"{count:,}", "WRONG" if count else "right") for name, count in judged]
-    styles = ["", "", *(BAD if count else GOOD for _, count in judged)]
+    styles = ["", "", *(WRONG_STYLE if count else RIGHT_STYLE for _, count in judged)]
     if found.left:
         rows.append(
             (
@@ -162,15 +163,15 @@ def show_comparison(telling: Telling, found: Comparison) -> None:
             )
         )
         styles.append("dim")
-    telling.table(rows, styles)
+    screen.table(rows, styles)
     if found.clean:
-        telling.say("the table is the source: missing 0, doubled 0, stale 0", "bold green")
+        screen.say("the table is the source: missing 0, doubled 0, stale 0", "bold green")
     else:
-        telling.say("the table is not the source", BAD)
+        screen.say("the table is not the source", WRONG_STYLE)
 
 
-def show_rates(telling: Telling, runs: Sequence[RunReport], told: Mapping[str, int]) -> None:
-    telling.chapter("The rates")
+def show_rates(screen: DemoScreen, runs: Sequence[RunReport], told: Mapping[str, int]) -> None:
+    screen.chapter("The rates")
     rows = [(f"{it.kind} sync", _seconds(it.started_at, it.ended_at), rates(it)) for it in runs]
     good = told.get("status 200", 0)
     wrong = told["requests"] - good + told.get("truncated", 0)
@@ -178,19 +179,19 @@ def show_rates(telling: Telling, runs: Sequence[RunReport], told: Mapping[str, i
     asked = ", ".join(counted(*it) for it in kinds)
     lost = f"{counted(wrong, 'answer')} {'was' if wrong == 1 else 'were'} lost or broken"
     rows.append(("the source", counted(told["requests"], "request"), f"{asked}; {lost}"))
-    telling.table(rows)
+    screen.table(rows)
 
 
-def show_messages(telling: Telling, app: Stepfast) -> None:
-    """What went over the broker."""
+def show_messages(screen: DemoScreen, app: Stepfast) -> None:
+    """Print how many messages went over the broker."""
     with app.reading() as tx:
-        (found,) = tx.query(TOLD)
+        (found,) = tx.query(COUNT_MESSAGES)
     unsent = f"; {counted(int(found['unsent']), 'message')} could not be sent yet" if found["unsent"] else ""
-    telling.say(f"messages told workers of {int(found['told']):,} pages and consolidations{unsent}")
+    screen.say(f"messages told workers of {int(found['told']):,} pages and consolidations{unsent}")
 
 
 def rates(run: RunReport) -> str:
-    """Where the time of a run went."""
+    """The phases of a run with their durations and rates."""
     planned, fetched = run.planned_at or run.started_at, run.fetched_at or run.started_at
     fetching = max(0.001, (fetched - planned).total_seconds())
     applying = max(0.001, ((run.ended_at or fetched) - fetched).total_seconds())
@@ -201,21 +202,21 @@ def rates(run: RunReport) -> str:
     )
 
 
-def after_all(telling: Telling, place: Place, *, keep: bool) -> None:
-    """Where to look next."""
+def show_next_commands(screen: DemoScreen, place: DemoPlace, *, keep: bool) -> None:
+    """Print where to look next."""
     gone = not keep and place.inside
-    telling.chapter("Where to look next")
+    screen.chapter("Where to look next")
     if gone:
-        telling.say(f"{place.folder} is removed; without --remove it stays, with the database in it")
+        screen.say(f"{place.folder} is removed; without --remove it stays, with the database in it")
         return
-    for it in look_next(place, program(), with_sqlite=shutil.which("sqlite3") is not None):
-        telling.plain(it)
+    for it in next_commands(place, program_name(), with_sqlite=shutil.which("sqlite3") is not None):
+        screen.plain(it)
     if keep:
-        telling.plain(f"rm -r {shlex.quote(str(place.folder))}")
+        screen.plain(f"rm -r {shlex.quote(str(place.folder))}")
 
 
-def look_next(place: Place, stepfast: str, *, with_sqlite: bool) -> list[str]:
-    """Commands that work on what is left."""
+def next_commands(place: DemoPlace, stepfast: str, *, with_sqlite: bool) -> list[str]:
+    """Commands that look at what the demo leaves behind."""
     secret = "" if place.shown_url == place.url else "  # with the password instead of ***"
     commands = [
         f"export STEPFAST_DATABASE_URL={shlex.quote(place.shown_url)}{secret}",
@@ -227,12 +228,12 @@ def look_next(place: Place, stepfast: str, *, with_sqlite: bool) -> list[str]:
         f"{stepfast} doctor",
     ]
     if with_sqlite and place.url.startswith("sqlite:"):
-        commands.append(f"sqlite3 {shlex.quote(sqlite_path(place.url))} {shlex.quote(PRICES)}")
+        commands.append(f"sqlite3 {shlex.quote(sqlite_path(place.url))} {shlex.quote(PRICES_QUERY)}")
     return commands
 
 
-def program() -> str:
-    """How to type it here: the shortest way to the program that is running."""
+def program_name() -> str:
+    """The shortest command that starts this very program."""
     ours = Path(sys.executable).with_name("stepfast")
     found = shutil.which("stepfast")
     if found is not None and Path(found).resolve() == ours.resolve():

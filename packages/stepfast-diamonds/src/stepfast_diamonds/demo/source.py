@@ -19,7 +19,7 @@ import msgspec
 
 from stepfast.applications import on_parent_gone
 from stepfast.errors import ConfigurationError, StepfastError
-from stepfast_diamonds.demo.processes import end
+from stepfast_diamonds.demo.processes import end_processes
 from stepfast_diamonds.query import BASE
 from stepfast_diamonds.settings import NivodaSettings
 from stepfast_diamonds.simulator import Simulator
@@ -39,9 +39,8 @@ FAULTS: Final = (
 PAGE_SIZE: Final = 50
 PATIENCE: Final = 120.0  # seconds for an answer of the oracle
 STONES_PER_CHANGE: Final = 1_000  # of so many, one changes in a minute
-MOVED: Final[dict[str, Any]] = {
-    "ahead_at_most": "1d"
-}  # of its feeds: the clock of the source is moved by hours
+# Of the feeds: the clock of the source is moved by hours.
+FEED_OPTIONS: Final[dict[str, Any]] = {"ahead_at_most": "1d"}
 NATURAL_QUERY: Final = {**BASE, "labgrown": False}  # what the feed of natural stones should find
 
 
@@ -63,8 +62,8 @@ class Change(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Source:
-    """Both sides of it: what a client sees, and what only the oracle can do."""
+class DemoSource:
+    """The simulator: the account that a client uses, and what only its oracle can tell and change."""
 
     account: NivodaSettings
     pid: int
@@ -72,13 +71,13 @@ class Source:
     _oracle: httpx.Client
 
     def stones(self) -> Iterator[Stone]:
-        """All that the feed should find now."""
+        """The stones that the feed should find now."""
         read = msgspec.json.Decoder(Stone)
         for line in self._lines("/snapshot", query=msgspec.json.encode(NATURAL_QUERY).decode()):
             yield read.decode(line)
 
     def changes(self) -> list[Change]:
-        """Everything that ever happened."""
+        """All changes since the start."""
         read = msgspec.json.Decoder(Change)
         return [read.decode(line) for line in self._lines("/changes")]
 
@@ -87,19 +86,19 @@ class Source:
         return found
 
     def counts(self) -> int:
-        """How many it was asked for so far: a plan is made of them."""
+        """How many counts were requested so far: a plan is made of them."""
         return self.statistics().get("counts", 0)
 
     def live(self) -> None:
-        """From now on stones come, go and change their price."""
+        """From now on let stones come, go and change their price."""
         self._ask("POST", "/knobs", churn_per_minute=self.churn)
 
     def rest(self) -> None:
-        """From now on nothing changes any more."""
+        """From now on let nothing change."""
         self._ask("POST", "/knobs", churn_per_minute=0)
 
     def advance(self, by: str) -> None:
-        """Let so much of its time pass at once, with all that happens in it."""
+        """Move the clock of the source, with all changes of that time."""
         self._ask("POST", "/advance", by=by)
 
     def _ask(self, method: str, path: str, **body: Any) -> Any:
@@ -114,8 +113,8 @@ class Source:
 
 
 @contextmanager
-def serving(stones: int, *, port: int, seed: int, faults: str) -> Iterator[Source]:
-    """Start it, and end it in any case."""
+def running_source(stones: int, *, port: int, seed: int, faults: str) -> Iterator[DemoSource]:
+    """Start the simulator in a process of its own, and end it in any case."""
     import httpx
 
     asked = {"profile": str(stones), "port": port, "seed": seed, "faults": faults}
@@ -128,7 +127,7 @@ def serving(stones: int, *, port: int, seed: int, faults: str) -> Iterator[Sourc
         start_new_session=True,  # a Ctrl-C at the terminal is for us; we end it when we have ended the workers
     )
     try:
-        facts = _facts(process)
+        facts = _announced(process)
         account = NivodaSettings(
             url=facts["url"],
             username=facts["username"],
@@ -139,13 +138,13 @@ def serving(stones: int, *, port: int, seed: int, faults: str) -> Iterator[Sourc
             secret_key=secrets.token_urlsafe(32),  # so that all processes share one token
         )
         with httpx.Client(base_url=facts["oracle"], timeout=PATIENCE, trust_env=False) as oracle:
-            yield Source(account, process.pid, stones / STONES_PER_CHANGE, oracle)
+            yield DemoSource(account, process.pid, stones / STONES_PER_CHANGE, oracle)
     finally:
-        end([process])
+        end_processes([process])
 
 
-def _facts(process: subprocess.Popen[str]) -> Any:
-    """What the child says when it is ready; if it ends instead, why."""
+def _announced(process: subprocess.Popen[str]) -> Any:
+    """The line that the child prints when it is ready; if it ends instead, an error that says why."""
     assert process.stdout is not None  # noqa: S101 - a pipe
     assert process.stderr is not None  # noqa: S101 - a pipe
     told = process.stdout.readline()
@@ -159,25 +158,24 @@ def _facts(process: subprocess.Popen[str]) -> Any:
 
 # The process in which the simulator of the demo runs. It ends when the process that started it does.
 
-QUIET: Final = timedelta(
-    days=1
-)  # before today nothing happened for so long: what has changed, has changed before our eyes
+# Nothing happened for so long before the start: whatever changes, changes during the demo.
+QUIET_BEFORE: Final = timedelta(days=1)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Its one argument is what the parent wrote; where it can be reached is the one line it prints."""
+    """The child process: its argument is the parent's JSON; it prints its addresses as one line of JSON."""
     try:
-        simulator = Simulator(**json.loads(arguments[0]), start=datetime.now(UTC) - QUIET)
-        simulator.advance(QUIET)
+        simulator = Simulator(**json.loads(arguments[0]), start=datetime.now(UTC) - QUIET_BEFORE)
+        simulator.advance(QUIET_BEFORE)
         on_parent_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
-        asyncio.run(simulator.serve(_tell, signals=True))
+        asyncio.run(simulator.serve(_announce, signals=True))
     except StepfastError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
-def _tell(simulator: Simulator) -> None:
+def _announce(simulator: Simulator) -> None:
     facts = {
         "url": simulator.url,
         "oracle": f"{simulator.base_url}/oracle",

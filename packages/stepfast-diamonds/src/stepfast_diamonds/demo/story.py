@@ -1,4 +1,4 @@
-"""The story of the demo, from the first process to the last comparison."""
+"""The demo from the first process to the last comparison: a full sync with a crash, then an incremental one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from stepfast.applications import NotificationSettings, RunState, counted, watch
 from stepfast.errors import StepfastError
 from stepfast_diamonds.demo.comparison import compare, rows_of
 from stepfast_diamonds.demo.crash import Crash, TakenOver, kill, noticed_after, taken_over
-from stepfast_diamonds.demo.folder import Place, choose, leave, surroundings
-from stepfast_diamonds.demo.processes import Workers, broker, running
-from stepfast_diamonds.demo.screen import Telling, after_all, show_comparison, show_messages, show_rates
-from stepfast_diamonds.demo.source import MOVED, Source, serving
+from stepfast_diamonds.demo.folder import DemoPlace, choose_place, leave_place, worker_environment
+from stepfast_diamonds.demo.processes import Workers, running_broker, running_workers
+from stepfast_diamonds.demo.screen import (
+    DemoScreen,
+    show_comparison,
+    show_messages,
+    show_next_commands,
+    show_rates,
+)
+from stepfast_diamonds.demo.source import FEED_OPTIONS, DemoSource, running_source
 from stepfast_diamonds.feed import NATURAL, nivoda
 from stepfast_diamonds.schema import prepare
 
@@ -27,98 +33,16 @@ if TYPE_CHECKING:
     from stepfast_diamonds.demo.comparison import Comparison
 
 
-# The crash of the demo, told as it happens: who dies, what it held, who notices, who takes over and when.
-
-KILL_AT: Final = 0.35  # of the rows
-SHOWN: Final = 3  # of the partitions that were held
-
-
-class CrashWatcher:
-    """Kills a worker when the time has come, and tells what becomes of its work."""
-
-    def __init__(self, telling: Telling, app: Stepfast, workers: Workers) -> None:
-        self._telling = telling
-        self._app = app
-        self._workers = workers
-        self._crash: Crash | None = None
-        self._noticed = False
-        self._left: set[str] = set()  # partitions that nobody has taken over yet
-
-    def look(self, progress: RunProgress) -> None:
-        """Called whenever the run has come along."""
-        if self._crash is None:
-            if progress.state is RunState.FETCHING and progress.rows >= KILL_AT * (progress.expected or 1):
-                self._kill()
-        elif self._left:
-            self._follow(self._crash)
-
-    def end(self) -> None:
-        """The run is over."""
-        if self._crash is None:
-            self._telling.say("nobody was killed: the sync was over too soon; use more --stones", "yellow")
-        elif self._left:
-            self._telling.say(f"{partitions(len(self._left))} had been read to the end in that very moment")
-
-    def _kill(self) -> None:
-        crash = self._crash = kill(self._app, self._workers)
-        if crash is None:
-            return
-        self._left = {it.partition_id for it in crash.held}
-        self._telling.say(f"kill -9 {crash.pid}: {crash.worker} is dead, in the middle of a page", "bold red")
-        self._telling.more(
-            f"it held the leases of {partitions(len(crash.held))}, whose next pages were not committed:"
-        )
-        for it in crash.held[:SHOWN]:
-            self._telling.more(f"  partition-{it.number} ({it.name}), read up to row {it.offset:,}")
-        if len(crash.held) > SHOWN:
-            self._telling.more(f"  and {len(crash.held) - SHOWN} more")
-
-    def _follow(self, crash: Crash) -> None:
-        with self._app.reading() as tx:
-            noticed = noticed_after(tx, crash)
-            taken = taken_over(tx, crash)
-        if noticed is not None and not self._noticed:
-            self._noticed = True
-            self._telling.say(
-                f"{noticed:.1f} s after the kill the others know that {crash.worker} is dead", "yellow"
-            )
-            self._telling.more(
-                "what it held runs alone now, in processes of its own: one of them may have killed it"
-            )
-        for it in taken:
-            self._tell(crash, it)
-
-    def _tell(self, crash: Crash, taken: TakenOver) -> None:
-        held = taken.held
-        if held.partition_id not in self._left:
-            return
-        self._left.remove(held.partition_id)
-        if len(crash.held) - len(self._left) <= SHOWN:
-            self._telling.say(
-                f"{taken.after:.1f} s after the kill {taken.by} has read partition-{held.number} on from row {held.offset:,}",
-                "yellow",
-            )
-        if not self._left:
-            self._telling.say(
-                f"{taken.after:.1f} s after the kill all {partitions(len(crash.held))} go on where they were",
-                "green",
-            )
-
-
-def partitions(count: int) -> str:
-    return "1 partition" if count == 1 else f"{count} partitions"
-
-
 POLL: Final = 0.1
 REFRESH: Final = 0.5
-TRIES: Final = 8  # of a request that begins a run: the source has faults
-PASSED: Final = "1h"  # of the source's time, while stones change
-SETTLED: Final = "10m"  # and while nothing does
+START_TRIES: Final = 8  # of a request that begins a run: the source has faults
+HOUR_PASSED: Final = "1h"  # of the source's time, while stones change
+QUIET_PASSED: Final = "10m"  # and while nothing does
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
-    """What was asked for."""
+class DemoOptions:
+    """The options of `stepfast demo`."""
 
     stones: int
     workers: int
@@ -132,112 +56,114 @@ class Story:
     transport: str | None = None
 
 
-def tell(story: Story) -> bool:
-    """Tell it; True if the table and the source are the same in the end."""
-    telling = Telling()
-    telling.title(
-        f"Stepfast demo: {story.stones:,} diamonds, {_workers(story.workers)}{', one kill -9' if story.kill else ''}"
+def run_demo(story: DemoOptions) -> bool:
+    """Run the demo; True if the table and the source are the same in the end."""
+    screen = DemoScreen()
+    screen.title(
+        f"Stepfast demo: {story.stones:,} diamonds, {_workers_text(story.workers)}{', one kill -9' if story.kill else ''}"
     )
-    place = choose(story.directory, story.database)
+    place = choose_place(story.directory, story.database)
     with ExitStack() as stack:
-        stack.callback(leave, place, keep=story.keep)
-        source = stack.enter_context(_source(telling, story))
-        app = stack.enter_context(_database(telling, place, source))
-        environment = surroundings(place.url, source.account, os.environ)
+        stack.callback(leave_place, place, keep=story.keep)
+        source = stack.enter_context(_source(screen, story))
+        app = stack.enter_context(_database(screen, place, source))
+        environment = worker_environment(place.url, source.account, os.environ)
         if story.transport is not None:
-            environment |= stack.enter_context(_broker(telling, story.transport))
-        workers = stack.enter_context(_started(telling, story, place, environment))
-        full = _full(telling, story, app, source, workers)
-        incremental = None if full is None else _incremental(telling, app, source, workers)
+            environment |= stack.enter_context(_broker(screen, story.transport))
+        workers = stack.enter_context(_started(screen, story, place, environment))
+        full = _full(screen, story, app, source, workers)
+        incremental = None if full is None else _incremental(screen, app, source, workers)
         if full is None or incremental is None:
-            after_all(telling, place, keep=story.keep)
+            show_next_commands(screen, place, keep=story.keep)
             return False
-        found = _compared(telling, app, source)
-        show_comparison(telling, found)
-        show_rates(telling, (full, incremental), source.statistics())
+        found = _comparison(screen, app, source)
+        show_comparison(screen, found)
+        show_rates(screen, (full, incremental), source.statistics())
         if story.transport is not None:
-            show_messages(telling, app)
-        after_all(telling, place, keep=story.keep)
+            show_messages(screen, app)
+        show_next_commands(screen, place, keep=story.keep)
         return found.clean
 
 
 @contextmanager
-def _source(telling: Telling, story: Story) -> Iterator[Source]:
-    telling.chapter("The source")
-    with serving(story.stones, port=story.port, seed=story.seed, faults=story.faults) as source:
-        telling.say(
+def _source(screen: DemoScreen, story: DemoOptions) -> Iterator[DemoSource]:
+    screen.chapter("The source")
+    with running_source(story.stones, port=story.port, seed=story.seed, faults=story.faults) as source:
+        screen.say(
             f"a simulator of Nivoda's API serves {story.stones:,} stones at {source.account.url} (pid {source.pid})"
         )
-        telling.more(
+        screen.more(
             "it behaves like the real one on a bad day: pages come short, ties are shuffled, answers break off"
         )
         yield source
 
 
 @contextmanager
-def _database(telling: Telling, place: Place, source: Source) -> Iterator[Stepfast]:
+def _database(screen: DemoScreen, place: DemoPlace, source: DemoSource) -> Iterator[Stepfast]:
     with closing(Stepfast(place.url, notifications=NotificationSettings(), transport="")) as app:
         app.migrate()
         prepare(app)
-        nivoda(app, settings=source.account, natural=MOVED, labgrown=MOVED)
-        telling.say(f"the tables are in {place.shown_url}")
+        nivoda(app, settings=source.account, natural=FEED_OPTIONS, labgrown=FEED_OPTIONS)
+        screen.say(f"the tables are in {place.shown_url}")
         yield app
 
 
 @contextmanager
-def _broker(telling: Telling, transport: str) -> Iterator[Mapping[str, str]]:
-    with broker(transport) as found:
-        telling.say(found.told)
-        telling.more("the database stays the truth: a message that is lost or comes twice changes nothing")
+def _broker(screen: DemoScreen, transport: str) -> Iterator[Mapping[str, str]]:
+    with running_broker(transport) as found:
+        screen.say(found.told)
+        screen.more("the database stays the truth: a message that is lost or comes twice changes nothing")
         yield found.environment
 
 
 @contextmanager
-def _started(telling: Telling, story: Story, place: Place, environment: dict[str, str]) -> Iterator[Workers]:
-    with running(story.workers, place.folder, environment) as workers:
+def _started(
+    screen: DemoScreen, story: DemoOptions, place: DemoPlace, environment: dict[str, str]
+) -> Iterator[Workers]:
+    with running_workers(story.workers, place.folder, environment) as workers:
         pids = ", ".join(str(it.pid) for it in workers.all)
-        telling.say(f"{_workers(story.workers)} started: pids {pids}; their logs are in {place.folder}")
+        screen.say(f"{_workers_text(story.workers)} started: pids {pids}; their logs are in {place.folder}")
         yield workers
 
 
 def _full(
-    telling: Telling, story: Story, app: Stepfast, source: Source, workers: Workers
+    screen: DemoScreen, story: DemoOptions, app: Stepfast, source: DemoSource, workers: Workers
 ) -> RunReport | None:
-    telling.chapter("A full sync, while the source goes on selling")
+    screen.chapter("A full sync, while the source goes on selling")
     source.live()
-    watcher = CrashWatcher(telling, app, workers) if story.kill else None
-    done = _watched(telling, app, source, workers, None if watcher is None else watcher.look)
+    watcher = CrashWatcher(screen, app, workers) if story.kill else None
+    done = _run_to_end(screen, app, source, workers, None if watcher is None else watcher.look)
     if watcher is not None:
         watcher.end()
     return done
 
 
-def _incremental(telling: Telling, app: Stepfast, source: Source, workers: Workers) -> RunReport | None:
-    telling.chapter("An hour later: an incremental sync of what has changed")
+def _incremental(screen: DemoScreen, app: Stepfast, source: DemoSource, workers: Workers) -> RunReport | None:
+    screen.chapter("An hour later: an incremental sync of what has changed")
     before = source.statistics()["changes"]
-    source.advance(PASSED)
+    source.advance(HOUR_PASSED)
     source.rest()
-    source.advance(SETTLED)
+    source.advance(QUIET_PASSED)
     changed = source.statistics()["changes"] - before
-    telling.say(
-        f"the clock of the source was moved by {PASSED}, in which stones came, went or changed their price "
-        f"{counted(changed, 'time')}, and by {SETTLED} more, in which nothing happened"
+    screen.say(
+        f"the clock of the source was moved by {HOUR_PASSED}, in which stones came, went or changed their price "
+        f"{counted(changed, 'time')}, and by {QUIET_PASSED} more, in which nothing happened"
     )
-    return _watched(telling, app, source, workers)
+    return _run_to_end(screen, app, source, workers)
 
 
-def _watched(
-    telling: Telling,
+def _run_to_end(
+    screen: DemoScreen,
     app: Stepfast,
-    source: Source,
+    source: DemoSource,
     workers: Workers,
     look: Callable[[RunProgress], None] | None = None,
 ) -> RunReport | None:
-    """Begin a run and show it to its end; None if it has failed."""
+    """Start a run and show it to its end; None if it failed."""
     before = source.counts()
-    run = _begun(app)
-    telling.say(f"run {run.id} is started: {run.kind}")
-    with telling.run(app, run.id, lambda: source.counts() - before) as show:
+    run = _start_run(app)
+    screen.say(f"run {run.id} is started: {run.kind}")
+    with screen.run(app, run.id, lambda: source.counts() - before) as show:
         for progress, observer in watch_run(app, run.id, poll=POLL, every=REFRESH):
             show(progress, observer)
             if look is not None:
@@ -245,37 +171,119 @@ def _watched(
             workers.require_one()
     done = app.runs.show(run.id).run
     if done.state is not RunState.COMPLETED:
-        telling.say(f"the run is {done.state}: {done.reason or 'nobody says why'}", "bold red")
+        screen.say(f"the run is {done.state}: {done.reason or 'nobody says why'}", "bold red")
         return None
-    telling.say(
+    screen.say(
         f"{done.state}: {done.seen:,} rows read in {counted(done.partitions, 'partition')}, {done.applied:,} written",
         "green",
     )
     moved = "" if done.watermark_before is None else f" from {done.watermark_before:%H:%M:%S}"
-    telling.say(
+    screen.say(
         f"the watermark has moved{moved} to {done.watermark_after:%Y-%m-%d %H:%M:%S} of the source's clock"
     )
     if done.unverified:
-        telling.more(
+        screen.more(
             f"{counted(done.unverified, 'partition')} could not be verified: a debt each, which the next run reads"
         )
     return done
 
 
-def _begun(app: Stepfast) -> RunReport:
-    """A request to a source with faults may fail. Workers try again by themselves; whoever types a command does it."""
-    for _ in range(TRIES - 1):
+def _start_run(app: Stepfast) -> RunReport:
+    """Start a run, and again if the source failed: workers retry by themselves, but a command does not."""
+    for _ in range(START_TRIES - 1):
         with suppress(StepfastError):
             return app.runs.start(NATURAL)
         time.sleep(POLL)
     return app.runs.start(NATURAL)
 
 
-def _compared(telling: Telling, app: Stepfast, source: Source) -> Comparison:
-    telling.chapter("The table against the oracle, which knows every stone of the source")
+def _comparison(screen: DemoScreen, app: Stepfast, source: DemoSource) -> Comparison:
+    screen.chapter("The table against the oracle, which knows every stone of the source")
     changed = {it.id for it in source.changes()}
     return compare(source.stones(), rows_of(app), changed)
 
 
-def _workers(count: int) -> str:
+def _workers_text(count: int) -> str:
     return "one worker" if count == 1 else f"{count} workers"
+
+
+KILL_AT: Final = 0.35  # of the rows
+PARTITIONS_SHOWN: Final = 3  # of the partitions that were held
+
+
+class CrashWatcher:
+    """Kills a worker in the middle of the full sync, and reports what happens to its partitions."""
+
+    def __init__(self, screen: DemoScreen, app: Stepfast, workers: Workers) -> None:
+        self._screen = screen
+        self._app = app
+        self._workers = workers
+        self._crash: Crash | None = None
+        self._noticed = False
+        self._left: set[str] = set()  # partitions that no other worker has taken over yet
+
+    def look(self, progress: RunProgress) -> None:
+        """Called with every progress of the run."""
+        if self._crash is None:
+            if progress.state is RunState.FETCHING and progress.rows >= KILL_AT * (progress.expected or 1):
+                self._kill()
+        elif self._left:
+            self._follow(self._crash)
+
+    def end(self) -> None:
+        """Called when the run has ended."""
+        if self._crash is None:
+            self._screen.say("nobody was killed: the sync was over too soon; use more --stones", "yellow")
+        elif self._left:
+            self._screen.say(
+                f"{partitions_text(len(self._left))} had been read to the end in that very moment"
+            )
+
+    def _kill(self) -> None:
+        crash = self._crash = kill(self._app, self._workers)
+        if crash is None:
+            return
+        self._left = {it.partition_id for it in crash.held}
+        self._screen.say(f"kill -9 {crash.pid}: {crash.worker} is dead, in the middle of a page", "bold red")
+        self._screen.more(
+            f"it held the leases of {partitions_text(len(crash.held))}, whose next pages were not committed:"
+        )
+        for it in crash.held[:PARTITIONS_SHOWN]:
+            self._screen.more(f"  partition-{it.number} ({it.name}), read up to row {it.offset:,}")
+        if len(crash.held) > PARTITIONS_SHOWN:
+            self._screen.more(f"  and {len(crash.held) - PARTITIONS_SHOWN} more")
+
+    def _follow(self, crash: Crash) -> None:
+        with self._app.reading() as tx:
+            noticed = noticed_after(tx, crash)
+            taken = taken_over(tx, crash)
+        if noticed is not None and not self._noticed:
+            self._noticed = True
+            self._screen.say(
+                f"{noticed:.1f} s after the kill the others know that {crash.worker} is dead", "yellow"
+            )
+            self._screen.more(
+                "what it held runs alone now, in processes of its own: one of them may have killed it"
+            )
+        for it in taken:
+            self._tell(crash, it)
+
+    def _tell(self, crash: Crash, taken: TakenOver) -> None:
+        held = taken.held
+        if held.partition_id not in self._left:
+            return
+        self._left.remove(held.partition_id)
+        if len(crash.held) - len(self._left) <= PARTITIONS_SHOWN:
+            self._screen.say(
+                f"{taken.after:.1f} s after the kill {taken.by} has read partition-{held.number} on from row {held.offset:,}",
+                "yellow",
+            )
+        if not self._left:
+            self._screen.say(
+                f"{taken.after:.1f} s after the kill all {partitions_text(len(crash.held))} go on where they were",
+                "green",
+            )
+
+
+def partitions_text(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"

@@ -24,7 +24,7 @@ import msgspec
 from stepfast.applications import moment
 from stepfast.errors import ConfigurationError
 from stepfast_diamonds.simulator import oracle
-from stepfast_diamonds.simulator.faults import turn
+from stepfast_diamonds.simulator.faults import change_knobs
 from stepfast_diamonds.simulator.graphql import DocumentError, coerce
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _mutate(world: World, given: Given) -> Any:
 
 
 def _knobs(world: World, given: Given) -> Any:
-    world.knobs = turn(world.knobs, given)
+    world.knobs = change_knobs(world.knobs, given)
     return asdict(world.knobs)
 
 

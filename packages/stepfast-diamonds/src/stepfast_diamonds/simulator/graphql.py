@@ -1,4 +1,4 @@
-"""A document that fits the schema, made ready to be answered many times.
+"""GraphQL as far as clients of this API write it: read a document, check it against the schema, plan its answer.
 
 Below a stone everything is projection: functions that pick fields and nothing else. They are put together once per
 document, because a client sends the same one thousands of times.
@@ -18,7 +18,7 @@ from stepfast_diamonds.simulator import vocabulary as words
 from stepfast_diamonds.simulator.offer import RESOLVERS, Constant
 from stepfast_diamonds.simulator.search import ORDERS
 
-# GraphQL documents, as far as clients of this API write them: operations, fields, arguments, variables, fragments.
+# Documents: operations, fields, arguments, variables, fragments.
 
 _TOKEN: Final = re.compile(
     r"(?P<skip>[\s,\ufeff]+|\#[^\n\r]*)"
@@ -46,8 +46,8 @@ class DocumentError(Exception):
             }
 
 
-class Word(str):
-    """An enum value, which is not a text."""
+class EnumValue(str):
+    """An enum value of a document, which is not a text."""
 
     __slots__ = ()
 
@@ -110,7 +110,7 @@ def parse(text: str) -> Document:
 
 
 def _parse(text: str) -> Document:
-    reader = Reader(text)
+    reader = DocumentReader(text)
     document = Document(text)
     while reader.kind != "end":
         if reader.value == "fragment":
@@ -128,12 +128,12 @@ _SCALARS: Final[dict[str, Callable[[str], Any]]] = {
     "float": float,
     "text": lambda it: json.loads(it, strict=False),
     "block": lambda it: it[3:-3].strip("\n"),
-    "name": lambda it: {"true": True, "false": False, "null": None}.get(it, Word(it)),
+    "name": lambda it: {"true": True, "false": False, "null": None}.get(it, EnumValue(it)),
 }
 
 
-class Reader:
-    """One token ahead."""
+class DocumentReader:
+    """Reads a document, one token ahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -279,7 +279,7 @@ class Reader:
             raise DocumentError("The simulator knows no directives.", self.offset, self._text)
 
 
-# The part of the schema that is served, in its own words, and what it makes of input values.
+# The part of the schema that is served, as SDL, and how input values are read by it.
 
 SDL: Final = """
 type Query {
@@ -379,13 +379,13 @@ class FieldType:
 
 
 @dataclass(frozen=True)
-class Given:
+class VariableValue:
     """The value of a variable inside a literal: there an enum value is a text again."""
 
     value: Any
 
 
-def _read(kind: str) -> dict[str, dict[str, FieldType]]:
+def _types_of(kind: str) -> dict[str, dict[str, FieldType]]:
     return {
         name: {
             field: FieldType(type_, dict(_ARGUMENT.findall(arguments)))
@@ -396,8 +396,8 @@ def _read(kind: str) -> dict[str, dict[str, FieldType]]:
     }
 
 
-TYPES: Final = _read("type")
-INPUTS: Final = _read("input")
+TYPES: Final = _types_of("type")
+INPUTS: Final = _types_of("input")
 _REQUIRED: Final = {
     type_: [name for name, field in fields.items() if field.type.endswith("!")]
     for type_, fields in INPUTS.items()
@@ -405,7 +405,7 @@ _REQUIRED: Final = {
 
 
 def named(type_: str) -> str:
-    """`[DiamondItem]!` is about `DiamondItem`."""
+    """The name of a type without list and non-null signs: `DiamondItem` of `[DiamondItem]!`."""
     return type_.strip("[]!")
 
 
@@ -415,7 +415,7 @@ def is_leaf(type_: str) -> bool:
 
 def coerce(type_: str, value: Any, *, literal: bool) -> Any:
     """A value as the type wants it, or a DocumentError in the words of the reference implementation."""
-    if isinstance(value, Given):
+    if isinstance(value, VariableValue):
         return coerce(type_, value.value, literal=False)
     if type_.endswith("!"):
         if value is None:
@@ -432,14 +432,14 @@ def coerce(type_: str, value: Any, *, literal: bool) -> Any:
 
 
 def _coerce_enum(type_: str, value: Any, *, literal: bool) -> str:
-    if not isinstance(value, Word if literal else str) or value not in ENUMS[type_]:
-        raise DocumentError(f'Value {_shown(value)} does not exist in "{type_}" enum.')
+    if not isinstance(value, EnumValue if literal else str) or value not in ENUMS[type_]:
+        raise DocumentError(f'Value {_quoted(value)} does not exist in "{type_}" enum.')
     return str(value)
 
 
 def _coerce_object(type_: str, value: Any, *, literal: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise DocumentError(f'Expected value of type "{type_}", found {_shown(value)}.')
+        raise DocumentError(f'Expected value of type "{type_}", found {_quoted(value)}.')
     fields = INPUTS[type_]
     if unknown := [it for it in value if it not in fields]:
         raise DocumentError(f'Field "{unknown[0]}" is not defined by type "{type_}".')
@@ -460,59 +460,61 @@ def _coerce_scalar(type_: str, value: Any) -> Any:
             return float(value)
         case "Boolean" if isinstance(value, bool):
             return value
-        case "String" if isinstance(value, str) and not isinstance(value, Word):
+        case "String" if isinstance(value, str) and not isinstance(value, EnumValue):
             return value
-        case "ID" if (isinstance(value, str) and not isinstance(value, Word)) or (
+        case "ID" if (isinstance(value, str) and not isinstance(value, EnumValue)) or (
             number and isinstance(value, int)
         ):
             return str(value)
     kind = {"Int": "integer", "String": "string", "Boolean": "boolean"}.get(type_, type_)
-    raise DocumentError(f"{type_} cannot represent a non-{kind} value: {_shown(value)}")
+    raise DocumentError(f"{type_} cannot represent a non-{kind} value: {_quoted(value)}")
 
 
-def _shown(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) and not isinstance(value, Word) else str(value)
+def _quoted(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) and not isinstance(value, EnumValue) else str(value)
 
 
-ACTING: Final = ("Query", "Mutation", "Authenticate")  # types whose fields do something
+# The plan of an operation.
+
+TYPES_THAT_ACT: Final = ("Query", "Mutation", "Authenticate")  # types whose fields do something
 DEEPEST: Final = 12
 
-Project = Callable[[Any], Any]
+Projection = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Call:
+class PlannedCall:
     """A field that does something: with arguments, and either further calls or a projection of what it returns."""
 
     type: str
     name: str
     alias: str
     arguments: Mapping[str, Any]
-    calls: Sequence[Call]
-    project: Project | None
+    calls: Sequence[PlannedCall]
+    project: Projection | None
 
 
 @dataclass(frozen=True)
-class Plan:
+class OperationPlan:
     kind: str
     variables: Sequence[VariableDefinition]
-    calls: Sequence[Call]
+    calls: Sequence[PlannedCall]
 
 
 @lru_cache(maxsize=512)
-def plan(text: str, operation_name: str | None) -> Plan:
-    """Read, check and prepare; every problem is a DocumentError."""
+def plan(text: str, operation_name: str | None) -> OperationPlan:
+    """Read and check a document, and plan its operation; every problem is a DocumentError."""
     document = parse(text)
-    operation = _chosen(document, operation_name)
+    operation = _chosen_operation(document, operation_name)
     for it in operation.variables:
         if named(it.type) not in {*SCALARS, *ENUMS, *INPUTS}:
             raise DocumentError(f'Unknown type "{named(it.type)}".')
     root = "Mutation" if operation.kind == "mutation" else "Query"
     planner = _Planner(document, {it.name for it in operation.variables})
-    return Plan(operation.kind, operation.variables, planner.calls(root, operation.selections))
+    return OperationPlan(operation.kind, operation.variables, planner.calls(root, operation.selections))
 
 
-def read_variables(plan: Plan, given: Any) -> dict[str, Any]:
+def read_variables(plan: OperationPlan, given: Any) -> dict[str, Any]:
     """The variables of a request, in the types that the operation declares."""
     if given is not None and not isinstance(given, dict):
         raise DocumentError("Variables must be provided as an object.", code="BAD_REQUEST")
@@ -536,7 +538,7 @@ def read_variables(plan: Plan, given: Any) -> dict[str, Any]:
     return values
 
 
-def read_arguments(call: Call, variables: Mapping[str, Any]) -> dict[str, Any]:
+def read_arguments(call: PlannedCall, variables: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of one call, with the variables put in."""
     types = TYPES[call.type][call.name].arguments
     found = {}
@@ -545,24 +547,24 @@ def read_arguments(call: Call, variables: Mapping[str, Any]) -> dict[str, Any]:
             if value.name in variables:
                 found[name] = variables[value.name]
         else:
-            found[name] = coerce(types[name], _filled(value, variables), literal=True)
+            found[name] = coerce(types[name], _with_variables(value, variables), literal=True)
     return found
 
 
-def _filled(value: Any, variables: Mapping[str, Any]) -> Any:
-    """Variables inside of objects and lists; what they bring was checked against their own type."""
+def _with_variables(value: Any, variables: Mapping[str, Any]) -> Any:
+    """A literal with its variables filled in; their values were checked against their own types."""
     match value:
         case Variable(name):
-            return Given(variables.get(name))
+            return VariableValue(variables.get(name))
         case dict():
-            return {name: _filled(it, variables) for name, it in value.items()}
+            return {name: _with_variables(it, variables) for name, it in value.items()}
         case list():
-            return [_filled(it, variables) for it in value]
+            return [_with_variables(it, variables) for it in value]
         case _:
             return value
 
 
-def _chosen(document: Document, name: str | None) -> Operation:
+def _chosen_operation(document: Document, name: str | None) -> Operation:
     if name is None:
         if len(document.operations) > 1:
             raise DocumentError("Must provide operation name if query contains multiple operations.")
@@ -578,17 +580,17 @@ class _Planner:
         self._document = document
         self._variables = variables
 
-    def calls(self, type_: str, selections: Sequence[Selected], depth: int = 0) -> list[Call]:
+    def calls(self, type_: str, selections: Sequence[Selected], depth: int = 0) -> list[PlannedCall]:
         found = []
         for chosen in self._flat(type_, selections, depth):
             if chosen.name == "__typename":
-                found.append(Call(type_, chosen.name, chosen.alias, {}, (), None))
+                found.append(PlannedCall(type_, chosen.name, chosen.alias, {}, (), None))
                 continue
             known = self._known(type_, chosen)
             below = named(known.type)
-            acting = below in ACTING
+            acting = below in TYPES_THAT_ACT
             found.append(
-                Call(
+                PlannedCall(
                     type_,
                     chosen.name,
                     chosen.alias,
@@ -601,17 +603,17 @@ class _Planner:
             )
         return found
 
-    def _project(self, type_: str, selections: Sequence[Selected], depth: int) -> Project:
+    def _project(self, type_: str, selections: Sequence[Selected], depth: int) -> Projection:
         getters = RESOLVERS.get(type_)
         shape: dict[str, Any] = {}  # every alias in its order, with what is the same for all
-        picks: list[tuple[str, Project]] = []
+        picks: list[tuple[str, Projection]] = []
         for chosen in self._flat(type_, selections, depth):
             shape[chosen.alias] = None
             if chosen.name == "__typename":
                 shape[chosen.alias] = type_
                 continue
             known = self._known(type_, chosen)
-            get: Project = itemgetter(chosen.name) if getters is None else getters[chosen.name]
+            get: Projection = itemgetter(chosen.name) if getters is None else getters[chosen.name]
             if isinstance(get, Constant):
                 shape[chosen.alias] = get.value
             elif is_leaf(known.type):
@@ -701,7 +703,7 @@ class _Planner:
         raise DocumentError(message, offset, self._document.text)
 
 
-def _nested(get: Project, below: Project, *, listed: bool) -> Project:
+def _nested(get: Projection, below: Projection, *, listed: bool) -> Projection:
     def one(value: Any) -> Any:
         found = get(value)
         return None if found is None else below(found)

@@ -1,4 +1,4 @@
-"""What became of every stone, and when: the truth, the searches that lag behind it, and the oracle.
+"""The history of the catalogue: what happened to every stone, and when; and the driver that makes it happen.
 
 The columns of the catalogue are what searches see. A change is written into a log with its stamp at once, and into the
 columns when the index has caught up. So the truth at any time is the columns with the log replayed forwards, or taken
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stepfast_diamonds.simulator.filter import Filter
 
 
-MANY: Final = 200  # changes at once: making the listings anew is cheaper than changing all of them
+MANY_CHANGES: Final = 200  # changes at once: making the listings anew is cheaper than changing all of them
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Change:
 
 
 class History:
-    """The catalogue, the index over it, and the log."""
+    """The catalogue, the search index over it, and the log of changes."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
@@ -54,7 +54,7 @@ class History:
         self._rows = len(catalogue)
 
     def __len__(self) -> int:
-        """Rows there have ever been."""
+        """How many rows there have ever been."""
         return self._rows
 
     def truth(self, row: int) -> Stone | None:
@@ -77,7 +77,7 @@ class History:
     def reveal(self, until: int) -> None:
         """Searches now see every change up to this stamp."""
         end = bisect_right(self._stamps, until)
-        if end - self._visible > MANY:
+        if end - self._visible > MANY_CHANGES:
             self.index.forget_listings()
         for change in self.log[self._visible : end]:
             self.index.change(change.before, change.after)
@@ -86,7 +86,7 @@ class History:
         self._visible = max(end, self._visible)
 
     def count(self, filter_: Filter, until: int | None = None) -> int:
-        """As searches see it; with `until`, as they saw it when the log had come so far."""
+        """The count that searches see; with `until`, the one they saw when the log had come so far."""
         total = self.index.count(filter_)
         if until is not None:
             for change in self.log[bisect_right(self._stamps, until) : self._visible]:
@@ -112,7 +112,7 @@ class History:
                 yield stone
 
     def changes(self, since: int, until: int) -> list[Change]:
-        """What happened in (since, until]."""
+        """The changes in (since, until]."""
         return self.log[bisect_right(self._stamps, since) : bisect_right(self._stamps, until)]
 
     def _moved(self, end: int) -> dict[int, Stone | None]:
@@ -130,11 +130,6 @@ class History:
         return int(stone is not None and filter_.matches(stone, self.catalogue))
 
 
-# Life of the catalogue: stones arrive, change their price, are held, sold, deleted and listed again.
-#
-# The driver acts when somebody looks: it makes up for the time that has passed since the last look, change by change, at
-# stamps that the seed alone decides. So two simulators with one seed have had the same life at the same virtual time.
-
 MUTATIONS: Final = {
     "insert": 10,
     "price": 50,
@@ -151,7 +146,11 @@ _AVAILABLE, _HOLD, _SOLD = (AVAILABILITY.index(it) for it in ("AVAILABLE", "HOLD
 
 
 class Mutations:
-    """The driver. Everything it does is a change in the history."""
+    """The driver of the history: stones arrive, change their price, are held, sold, deleted and listed again.
+
+    It acts at each request: it makes up for the time that has passed since the last one, change by change, at stamps that
+    the seed alone decides. So two simulators with one seed have the same history at the same virtual time.
+    """
 
     def __init__(self, history: History, seed: int, start: int) -> None:
         self._history = history
@@ -163,7 +162,7 @@ class Mutations:
         self._natural = not all(history.catalogue.traits[Trait.LABGROWN])
 
     def catch_up(self, now: int, per_minute: float) -> None:
-        """All that should have happened by `now`."""
+        """Make the changes that are due by `now`."""
         if per_minute <= 0:
             self._last = max(self._last, now)
             return
@@ -175,7 +174,7 @@ class Mutations:
             self._one(kind, int(self._last), self._dice)
 
     def ask(self, kind: str, now: int, *, count: int = 1, rows: Sequence[int] | None = None) -> list[Change]:
-        """So many changes of one kind at once, of stones the dice choose or of these."""
+        """Make so many changes of one kind at once, to random stones or to these rows."""
         if kind not in {*MUTATIONS, BURST}:
             raise ConfigurationError(
                 f"mutate: there is no kind {kind!r}; there are {', '.join([*MUTATIONS, BURST])}"
@@ -187,7 +186,7 @@ class Mutations:
         return [self._one(kind, now, self._chosen) for _ in range(count)]
 
     def _burst(self, now: int, count: int) -> list[Change]:
-        """Neighbours, as far as they are there: what one upload brought."""
+        """Change the prices of neighbours that are present: the stones of one upload."""
         first = self._chosen.randrange(max(1, len(self._history) - count))
         found: list[Change] = []
         for row in range(first, len(self._history)):
@@ -213,7 +212,7 @@ class Mutations:
         return self._history.record(kind, _changed(kind, stone, dice)._replace(updated_at=at))
 
     def _new(self, at: int, dice: Random) -> Stone:
-        """Priced like another one of its feed."""
+        """A new stone, priced like another one of its feed."""
         labgrown = self._labgrown and (not self._natural or dice.random() < 0.5)  # noqa: PLR2004 - as many of both
         model = self._model(dice, labgrown=labgrown)
         price = max(100, round(model.price * (0.9 + 0.2 * dice.random())))
@@ -229,7 +228,7 @@ class Mutations:
 
 
 def _fits(kind: str, stone: Stone) -> bool:
-    """A relist needs a stone that has gone or is not for sale; everything else needs one that is there."""
+    """Whether a mutation fits a stone: a relist needs one that is gone or not for sale, all others a present one."""
     if kind == "relist":
         return not stone.present or stone.traits[Trait.AVAILABILITY] != _AVAILABLE
     if kind == "hold":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from stepfast.applications import instant, moment
 from stepfast.errors import ConfigurationError
 from stepfast_diamonds.simulator import control, oracle
-from stepfast_diamonds.simulator.faults import Knobs, parse_knobs, turn
+from stepfast_diamonds.simulator.faults import Knobs, change_knobs, parse_knobs
 from stepfast_diamonds.simulator.http import Connection
 from stepfast_diamonds.simulator.service import ENDPOINT, Service
 from stepfast_diamonds.simulator.session import PASSWORD, USERNAME
@@ -82,7 +82,7 @@ class Simulator:
     def turn(self, **knobs: Any) -> None:
         """Other values for some knobs, from the next request on."""
         with self._service.lock:
-            self._service.world.knobs = turn(self._service.world.knobs, knobs)
+            self._service.world.knobs = change_knobs(self._service.world.knobs, knobs)
 
     def advance(self, by: Duration) -> datetime:
         """Let time pass at once, with all that happens in it."""
