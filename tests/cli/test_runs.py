@@ -24,7 +24,15 @@ from stepfast.admin.run_status import JobFacts, RunFacts, watch_run, why
 from stepfast.cli.run_watch import STILL, Asked, Lines, bars
 from stepfast.runs.run import RunState
 from tests.support import rows
-from tests.support.failing_runs import broken_at, catalogue, failed_run, partition, run_row, run_steps, settle
+from tests.support.failing_runs import (
+    broken_at,
+    catalogue,
+    failed_run,
+    partition,
+    run_row,
+    run_steps,
+    work_until_idle,
+)
 from tests.support.feeds import prepare, price_ranges, target
 
 if TYPE_CHECKING:
@@ -86,7 +94,7 @@ def test_a_run_is_planned_started_worked_off_and_shown(cli: Cli, app: Stepfast, 
     (entry,) = cli.json("audit", "list")
     assert (entry["what"], entry["who"], entry["why"]) == ("run.start", "alice", "first time")
 
-    settle(app)
+    work_until_idle(app)
     shown = cli.json("runs", "show", "latest")
     assert (shown["run"]["state"], shown["states"], shown["why"][0]["sentence"]) == (
         "completed",
@@ -102,11 +110,11 @@ def test_a_run_is_planned_started_worked_off_and_shown(cli: Cli, app: Stepfast, 
 def test_all_rows_are_mapped_again_and_compared(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
     catalogue(app)
     cli("runs", "start", "catalogue")
-    settle(app)
+    work_until_idle(app)
     rows.change(app, "UPDATE item SET price = -1")
 
     told = cli("runs", "remap", "catalogue", "--reason", "they were wrong", "--by", "alice")
-    settle(app)
+    work_until_idle(app)
 
     (run, _) = cli.json("runs", "list")
     assert told.startswith(
@@ -119,7 +127,7 @@ def test_all_rows_are_mapped_again_and_compared(cli: Cli, app: Stepfast, here: N
 
     rows.change(app, "DELETE FROM item WHERE price < 20")
     cli("runs", "start", "catalogue", "--kind", "verify")
-    settle(app)
+    work_until_idle(app)
     assert re.search(r"differences +2 *\n", cli("runs", "show", "latest"))
 
 
@@ -220,7 +228,7 @@ def test_a_failed_run_is_shown_retried_and_completed(cli: Cli, app: Stepfast, he
 
     told = cli("runs", "retry", run.id[:-2], "--partition", "partition-1")
     assert told == f"run {run.id} is fetching: 1 partition is read again\n"
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
     assert f"run {run.id} is completed: it has ended" in cli("runs", "retry", run.id, code=1)
@@ -245,7 +253,7 @@ def test_a_forced_consolidation_is_published_in_part(cli: Cli, app: Stepfast, he
     told = cli("runs", "consolidate", run.id, "--force", "--reason", "the shop opens")
 
     assert told == f"run {run.id} is applying: what it read is consolidated; 1 of its ranges is a debt now\n"
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "published_partial"
     assert "published in part, by force" in cli("runs", "show", run.id)
     (entry,) = [it for it in cli.json("audit", "list") if it["what"] == "run.consolidate"]
@@ -268,7 +276,7 @@ def test_a_run_is_cancelled_without_its_code_and_resumed_with_it(
     assert cli("runs", "list", "--active") == "no run is active\n"
 
     assert cli.json("runs", "resume", run.id, "--app", module)["was"] == "cancelled"
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
 

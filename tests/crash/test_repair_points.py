@@ -19,7 +19,7 @@ from tests.crash.daily_sample import SEED, Sample
 from tests.crash.kill_points import die_at, kill_points, recorded
 from tests.crash.recorded_run import dump
 from tests.support import rows
-from tests.support.failing_runs import broken_at, check_counters, run_row, run_steps, settle
+from tests.support.failing_runs import broken_at, check_counters, run_row, run_steps, work_until_idle
 from tests.support.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.support.rows import Snapshot
 from tests.support.run_facts import run_of
@@ -79,7 +79,7 @@ def resume(app: Stepfast, shop: Shop) -> Action:
 def failed(app: Stepfast, shop: Shop) -> str:
     shop.before = broken_at(("page", SECOND, 5))
     run = app.runs.start("catalogue")
-    settle(app)
+    work_until_idle(app)
     shop.before = lambda *_: None
     return run.id
 
@@ -103,7 +103,7 @@ def decline(app: Stepfast, shop: Shop) -> Action:
 
 def undo(app: Stepfast, shop: Shop) -> Action:
     approve(app, shop)()
-    settle(app)
+    work_until_idle(app)
     return lambda: app.operator.by("ann", reason="the source was wrong").undo_sweep("catalogue")
 
 
@@ -227,6 +227,6 @@ def test_an_operator_may_die_at_any_point(
             assert dump(observer) == states[point.commits], where
             if action.batches or not point.commits:
                 act()
-            settle(app)
+            work_until_idle(app)
             action.check(app, shop)
             assert rows.count(app, "stepfast_job") == 0, where

@@ -17,7 +17,7 @@ from stepfast.runs.replay import ReplayJob
 from stepfast.runs.run import Run, create_run, find_run
 from stepfast.runs.window import Window
 from tests.support import rows
-from tests.support.engine import settle, take
+from tests.support.engine import commit_step, take
 from tests.support.feeds import Catalogue, Shop, prepare
 from tests.support.single_threaded_worker import NoReports
 
@@ -108,4 +108,4 @@ def play(app: Stepfast, declared: Declaration, *, between: Callable[[], object] 
     assert isinstance(outcome, Done | Continue)
     if between is not None:
         between()
-    settle(app, taken, outcome, *effects_of(outcome))
+    commit_step(app, taken, outcome, *effects_of(outcome))

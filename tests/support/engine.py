@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ALICE, BOB = 11, 22  # incarnations
 
 
-def work_on(app: Stepfast) -> Job[..., None]:
+def register_work(app: Stepfast) -> Job[..., None]:
     """Register the kind `work` with an application of the test."""
     return app.job()(work)
 
@@ -39,14 +39,16 @@ def take(app: Stepfast, owner: int = ALICE, queue: str = "default") -> Lease:
     return taken
 
 
-def settle(app: Stepfast, taken: Lease, ending: Ending, *effects: Effect, stay: bool = False) -> int | None:
+def commit_step(
+    app: Stepfast, taken: Lease, ending: Ending, *effects: Effect, stay: bool = False
+) -> int | None:
     """Commit a step; returns the fence of a continuation that stays."""
     with app.transaction() as tx:
         stay = stay and not commit.more_urgent(tx, taken.queue, taken.priority)
         return commit.commit(tx, taken, ending, effects, stay=stay)
 
 
-def sweep(app: Stepfast, crash_limit: int = 3) -> Rescued:
+def rescue_all(app: Stepfast, crash_limit: int = 3) -> Rescued:
     """Declare silent processes dead and take back what they held."""
     with app.transaction() as tx:
         rescue.declare_dead(tx, me=0, trust_clock=True)
@@ -54,7 +56,7 @@ def sweep(app: Stepfast, crash_limit: int = 3) -> Rescued:
         return rescue.rescue(tx, crash_limit)
 
 
-def silence(app: Stepfast, owner: int, seconds: int = 1) -> None:
+def make_silent(app: Stepfast, owner: int, seconds: int = 1) -> None:
     """Make a worker silent: its lease ran out this long ago."""
     matched = rows.change(
         app,

@@ -57,7 +57,7 @@ def run_steps(app: Stepfast, count: int) -> None:
         drain(app, limit=count, raise_errors=False)
 
 
-def settle(app: Stepfast) -> None:
+def work_until_idle(app: Stepfast) -> None:
     """Let a worker do what there is to do, and look after what gave up, until nothing is left."""
     while True:
         drain(app, raise_errors=False)
@@ -69,7 +69,7 @@ def failed_run(app: Stepfast, shop: Shop, *names: str, offset: int = 10) -> RunR
     """A run of which these ranges failed at a page, and everything else was read. The source is well again."""
     shop.before = broken_at(*(("page", name, offset) for name in names))
     run = app.runs.start("catalogue", "full")
-    settle(app)
+    work_until_idle(app)
     shop.before = lambda *_: None
     return run_row(app, run.id)
 

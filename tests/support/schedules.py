@@ -12,7 +12,7 @@ from stepfast.schedules.definition import ScheduleOptions, define
 from stepfast.schedules.schedule import get
 from stepfast.worker.scheduler import fire_due
 from tests.support import rows
-from tests.support.engine import work_on
+from tests.support.engine import register_work
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -29,7 +29,7 @@ def schedule(
     """Add a schedule that ticks every minute from noon on, unless other options are given."""
     if not {"cron", "every", "at"} & options.keys():
         options["every"] = "1m"
-    definition = define("work", work_on(app).kind, options)
+    definition = define("work", register_work(app).kind, options)
     with app.transaction() as tx:
         return changes.add(tx, name, definition, now=now)
 

@@ -23,7 +23,7 @@ from tests.support.failing_runs import (
     partitions,
     run_row,
     run_steps,
-    settle,
+    work_until_idle,
 )
 from tests.support.feeds import Catalogue, Shop, price_ranges
 
@@ -208,7 +208,7 @@ def test_a_plan_that_gave_up_tells_its_error(app: Stepfast) -> None:
     shop = catalogue(app, partitioner=Fixed(price_ranges(500), counted=True))
     shop.before = broken_at(("count", "price 0..500", None))
     run = app.runs.start("catalogue")
-    settle(app)
+    work_until_idle(app)
 
     assert reasons(app, run.id) == ["planning gave up: PermanentError: price 0..500 cannot be read"]
 
@@ -298,7 +298,7 @@ def test_a_plan_is_made_without_starting_anything(app: Stepfast) -> None:
     assert rows.count(app, "stepfast_job") == 0
     run = app.runs.start("catalogue")
     before = len(shop.requests)
-    settle(app)
+    work_until_idle(app)
     asked = len(shop.requests) - before
     assert run_row(app, run.id).state == "completed"
     assert abs(asked - plan.requests.requests) <= len(plan.partitions)
@@ -326,7 +326,7 @@ def test_a_density_map_is_planned_and_drawn(app: Stepfast) -> None:
 def test_a_plan_counts_the_debts_that_it_would_pay(app: Stepfast) -> None:
     shop = catalogue(app)
     run = app.runs.start("catalogue")
-    settle(app)
+    work_until_idle(app)
     with app.transaction() as tx:
         found = find_partition(tx, str(partition(app, run.id, 1)["id"]))
         assert found is not None

@@ -29,7 +29,7 @@ from stepfast.runs.window import Window
 from stepfast.testing import drain
 from tests.support import rows
 from tests.support import run_queries as queries
-from tests.support.engine import ALICE, settle, take, work_on
+from tests.support.engine import ALICE, commit_step, register_work, take
 from tests.support.feeds import Catalogue, Shop, prepare
 
 if TYPE_CHECKING:
@@ -417,7 +417,7 @@ def test_a_worker_that_failed_or_was_stopped_says_why(app: Stepfast) -> None:
 
 def test_a_worker_at_its_first_page_is_the_one_that_holds_the_lease(app: Stepfast) -> None:
     rows.add_worker(app, ALICE, worker_id="alice")
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     story = begin(app).plan(1, job.id)
     assert story.workers() == {}
 
@@ -426,7 +426,7 @@ def test_a_worker_at_its_first_page_is_the_one_that_holds_the_lease(app: Stepfas
     row = story.workers()["partition-0"]
     assert (row["status"], row["worker_id"], row["error_message"]) == ("running", "alice", None)
 
-    settle(app, held, Again(timedelta(0), "HTTP 502", "HTTP …"))
+    commit_step(app, held, Again(timedelta(0), "HTTP 502", "HTTP …"))
     story.read(0, 30)
     row = story.workers()["partition-0"]
     assert (row["worker_id"], row["error_message"]) == ("worker-1", "HTTP 502")

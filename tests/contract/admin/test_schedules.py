@@ -10,7 +10,7 @@ import pytest
 from stepfast import ArgumentsError, ConfigurationError, Done
 from stepfast.errors import NotFoundError
 from tests.support import rows
-from tests.support.engine import settle, take, work_on
+from tests.support.engine import commit_step, register_work, take
 from tests.support.schedules import MINUTE, NOON, fire, schedule
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def test_every_change_is_written_down_with_who_and_why(app: Stepfast) -> None:
     alice = app.schedules.by("alice", reason="she was asked")
-    work = work_on(app)
+    work = register_work(app)
 
     alice.add("beat", work, every="1h", arguments={"n": 1})
     alice.change("beat", cron="@daily", note="once is enough")
@@ -42,7 +42,7 @@ def test_every_change_is_written_down_with_who_and_why(app: Stepfast) -> None:
 
 
 def test_a_change_that_is_refused_is_not_written_down(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     with pytest.raises(ConfigurationError):
         app.schedules.add("beat", work, cron="* * * *")
     with pytest.raises(NotFoundError, match="there is no schedule 'beat'"):
@@ -52,7 +52,7 @@ def test_a_change_that_is_refused_is_not_written_down(app: Stepfast) -> None:
 
 
 def test_arguments_are_checked_where_the_job_is_known(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     with pytest.raises(ArgumentsError, match="unknown argument `m`"):
         app.schedules.add("beat", work, every="1h", arguments={"m": 1})
     with pytest.raises(ArgumentsError, match="unknown argument `m`"):
@@ -67,7 +67,7 @@ def test_arguments_are_checked_where_the_job_is_known(app: Stepfast) -> None:
 
 
 def test_a_reset_is_written_down(app: Stepfast) -> None:
-    app.schedule("beat", work_on(app), every="1h")
+    app.schedule("beat", register_work(app), every="1h")
     with app.worker():
         pass
     app.schedules.change("beat", every="2h")
@@ -80,7 +80,9 @@ def test_a_reset_is_written_down(app: Stepfast) -> None:
 
 
 def test_a_schedule_is_shown_with_its_next_ticks_on_both_clocks(app: Stepfast) -> None:
-    app.schedules.add("nightly", work_on(app), cron="0 2 * * *", tz="America/New_York", arguments={"n": 1})
+    app.schedules.add(
+        "nightly", register_work(app), cron="0 2 * * *", tz="America/New_York", arguments={"n": 1}
+    )
 
     detail = app.schedules.show("nightly")
 
@@ -92,7 +94,7 @@ def test_a_schedule_is_shown_with_its_next_ticks_on_both_clocks(app: Stepfast) -
 
 
 def test_a_paused_schedule_shows_what_would_be_next(app: Stepfast) -> None:
-    app.schedules.add("beat", work_on(app), every="1h")
+    app.schedules.add("beat", register_work(app), every="1h")
     app.schedules.pause("beat", "no paper")
 
     detail = app.schedules.show("beat")
@@ -101,8 +103,8 @@ def test_a_paused_schedule_shows_what_would_be_next(app: Stepfast) -> None:
 
 
 def test_what_became_of_its_ticks_is_shown(app: Stepfast) -> None:
-    app.schedules.add("beat", work_on(app), every="1m", missed="all")
-    app.schedules.add("beat.2", work_on(app), every="1m")  # whose ticks are not mine
+    app.schedules.add("beat", register_work(app), every="1m", missed="all")
+    app.schedules.add("beat.2", register_work(app), every="1m")  # whose ticks are not mine
     ticks = [it for it in fire(app, rows.now(app) + 2 * MINUTE) if it.schedule == "beat"]
     rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=ticks[0].job_id)
 
@@ -116,7 +118,7 @@ def test_what_became_of_its_ticks_is_shown(app: Stepfast) -> None:
 def test_a_tick_that_became_no_job_is_told_from_the_one_that_did(app: Stepfast) -> None:
     schedule(app, overlap="skip")
     (first,) = fire(app, NOON)
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     triggered = app.schedules.trigger("beat")
     rows.change(
         app, "UPDATE stepfast_job SET created_at = created_at - 1000"
@@ -144,7 +146,7 @@ def test_ticks_whose_job_is_forgotten_are_told_apart_by_the_tick_before(app: Ste
 
 def test_a_one_off_is_finished_when_it_has_fired(app: Stepfast) -> None:
     at = datetime(2126, 1, 1, tzinfo=UTC)
-    app.schedules.add("party", work_on(app), at=at)
+    app.schedules.add("party", register_work(app), at=at)
     assert app.schedules.show("party").ahead[0].utc == at
 
     fire(app, rows.now(app) + 36_600 * rows.DAY)
@@ -154,6 +156,6 @@ def test_a_one_off_is_finished_when_it_has_fired(app: Stepfast) -> None:
 
 
 def test_a_note_keeps_no_secret(app: Stepfast) -> None:
-    app.schedules.add("beat", work_on(app), every="1h", note="because password=hunter2")
+    app.schedules.add("beat", register_work(app), every="1h", note="because password=hunter2")
 
     assert "hunter2" not in str(app.schedules.show("beat").schedule.note)

@@ -13,7 +13,7 @@ from stepfast.errors import DatabaseError
 from stepfast.jobs.lease import claim_suspect
 from stepfast.jobs.outcome import Again, Bury, GiveBack, Stop
 from tests.support import rows
-from tests.support.engine import ALICE, BOB, claim, settle, silence, sweep, take, work_on
+from tests.support.engine import ALICE, BOB, claim, commit_step, make_silent, register_work, rescue_all, take
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -85,13 +85,13 @@ def instant(value: Any) -> datetime:
 def stuck(app: Stepfast) -> str:
     """A job whose owner has been silent for a minute, and whose `job_id` is that of the guide."""
     rows.add_worker(app, ALICE, worker_id="worker-123", alive_for=-60 * rows.SECOND)
-    job = work_on(app).enqueue(key="test-crash-job")
+    job = register_work(app).enqueue(key="test-crash-job")
     take(app, ALICE)
     return job.id
 
 
 def test_the_columns_are_those_of_the_documents_in_order(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
 
     (row,) = rows.query(app, "SELECT * FROM processing_jobs")
 
@@ -111,10 +111,10 @@ def test_a_new_job_reads_as_queued_with_nothing_counted(app: Stepfast) -> None:
 
 
 def test_a_payload_without_an_order_has_none(app: Stepfast) -> None:
-    job = work_on(app).enqueue(n=1)
+    job = register_work(app).enqueue(n=1)
     assert seen(app, job.id)["order_id"] is None
 
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     assert seen(app, job.id)["order_id"] is None
 
 
@@ -123,7 +123,7 @@ def test_a_payload_with_a_nul_character_does_not_hide_the_others(app: Stepfast) 
     def work(text: str, order_id: str = "A-17") -> None: ...
 
     strange, plain = work.enqueue(text="a\0b"), work.enqueue(text="ab", order_id="B-4")
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
 
     found = rows.query(app, "SELECT id, order_id FROM processing_jobs ORDER BY created_at, id")
     assert [row["id"] for row in found] == [strange.id, plain.id]
@@ -131,19 +131,19 @@ def test_a_payload_with_a_nul_character_does_not_hide_the_others(app: Stepfast) 
 
 
 def test_the_key_is_the_job_id_of_the_documents(app: Stepfast) -> None:
-    job = work_on(app).enqueue(key="order:17")
+    job = register_work(app).enqueue(key="order:17")
     assert seen(app, job.id)["job_id"] == "order:17"
 
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     assert seen(app, job.id)["job_id"] == "order:17"
 
 
 def test_every_state_has_a_word_of_the_documents(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     ended = [work.enqueue() for _ in range(3)]
     endings: list[Ending] = [Done(), Bury("broken", "broken"), Stop("cancelled")]
     for held, ending in zip(claim(app, limit=3), endings, strict=True):
-        settle(app, held, ending)
+        commit_step(app, held, ending)
     leased = work.enqueue()
     take(app)
     scheduled, suspect, ready = work.enqueue(delay="1h"), work.enqueue(), work.enqueue()
@@ -155,32 +155,32 @@ def test_every_state_has_a_word_of_the_documents(app: Stepfast) -> None:
 
 
 def test_attempts_count_at_acquisition_and_crashes_count_as_well(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     rows.add_worker(app, ALICE)
     counts = [seen(app, job.id)["attempts"]]
 
     held = take(app, ALICE)
     counts.append(seen(app, job.id)["attempts"])
-    settle(app, held, Again(timedelta(0), "error", "error"))
+    commit_step(app, held, Again(timedelta(0), "error", "error"))
     counts.append(seen(app, job.id)["attempts"])
     take(app, ALICE)
     counts.append(seen(app, job.id)["attempts"])
-    silence(app, ALICE)
-    sweep(app)
+    make_silent(app, ALICE)
+    rescue_all(app)
     counts.append(seen(app, job.id)["attempts"])
     with app.transaction() as tx:
         last = claim_suspect(tx, BOB, [])
     assert last is not None
-    settle(app, last, Done())
+    commit_step(app, last, Done())
     counts.append(seen(app, job.id)["attempts"])
 
     assert counts == [0, 1, 1, 2, 2, 3]
 
 
 def test_a_job_given_back_has_burnt_no_attempt(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
 
-    settle(app, take(app), GiveBack())
+    commit_step(app, take(app), GiveBack())
 
     row = seen(app, job.id)
     assert (row["status"], row["attempts"], row["locked_by"], row["locked_until"]) == (
@@ -192,8 +192,8 @@ def test_a_job_given_back_has_burnt_no_attempt(app: Stepfast) -> None:
 
 
 def test_a_failed_job_says_when_and_why(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
-    settle(app, take(app), Bury("ValueError: 3", "ValueError: …"))
+    job = register_work(app).enqueue()
+    commit_step(app, take(app), Bury("ValueError: 3", "ValueError: …"))
 
     row = seen(app, job.id)
     assert (row["status"], row["last_error"]) == ("failed", "ValueError: 3")
@@ -203,14 +203,14 @@ def test_a_failed_job_says_when_and_why(app: Stepfast) -> None:
 def test_crash_and_error_are_both_in_last_error(app: Stepfast, stuck: str) -> None:
     rows.change(app, "UPDATE stepfast_job SET last_error = 'ValueError: 3'")
 
-    sweep(app)
+    rescue_all(app)
 
     assert seen(app, stuck)["last_error"] == "ValueError: 3; Lease expired - worker crashed or timed out"
 
 
 def test_owner_and_expiry_are_those_of_the_process(app: Stepfast) -> None:
     rows.add_worker(app, ALICE, worker_id="worker-123", alive_for=30 * rows.SECOND)
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     take(app, ALICE)
 
     row = seen(app, job.id)
@@ -221,7 +221,7 @@ def test_owner_and_expiry_are_those_of_the_process(app: Stepfast) -> None:
 
 def test_a_renewal_of_the_process_moves_expiry_and_update_of_its_jobs(app: Stepfast) -> None:
     rows.add_worker(app, ALICE)
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     take(app, ALICE)
     before = seen(app, job.id)
 
@@ -237,7 +237,7 @@ def test_a_renewal_of_the_process_moves_expiry_and_update_of_its_jobs(app: Stepf
 
 
 def test_a_lease_by_hand_has_an_owner_and_an_expiry_of_its_own(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     held = app.acquire("my-worker-1", 300)
     assert held is not None
 
@@ -248,8 +248,8 @@ def test_a_lease_by_hand_has_an_owner_and_an_expiry_of_its_own(app: Stepfast) ->
 
 def test_timestamps_are_instants_not_numbers(app: Stepfast) -> None:
     at = moment(rows.now(app))
-    job = work_on(app).enqueue()
-    settle(app, take(app), Done())
+    job = register_work(app).enqueue()
+    commit_step(app, take(app), Done())
 
     row = seen(app, job.id)
     for column in ("created_at", "updated_at", "finished_at"):
@@ -301,18 +301,18 @@ def test_the_guide_finds_the_lease_of_a_job(app: Stepfast, stuck: str) -> None:
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_the_guide_finds_stuck_jobs(app: Stepfast, stuck: str) -> None:
     rows.add_worker(app, BOB, worker_id="bob")
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     take(app, BOB)
 
     assert [row["id"] for row in rows.query(app, STUCK)] == [stuck]
 
 
 def test_the_guide_finds_jobs_that_failed_after_three_attempts(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     thrice, once = work.enqueue(), work.enqueue()
     rows.change(app, "UPDATE stepfast_job SET failures = 2 WHERE id = :id", id=thrice.id)
     for held in claim(app, limit=2):
-        settle(app, held, Bury("broken", "broken"))
+        commit_step(app, held, Bury("broken", "broken"))
 
     assert rows.query(app, FAILED) == [
         {"id": thrice.id, "job_id": thrice.id, "attempts": 3, "last_error": "broken"}
@@ -321,7 +321,7 @@ def test_the_guide_finds_jobs_that_failed_after_three_attempts(app: Stepfast) ->
 
 
 def test_the_guide_finds_queued_jobs(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue()
     take(app)
     queued = work.enqueue()
@@ -332,7 +332,7 @@ def test_the_guide_finds_queued_jobs(app: Stepfast) -> None:
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_the_guide_finds_leases_in_force(app: Stepfast, stuck: str) -> None:
     rows.add_worker(app, BOB, worker_id="bob")
-    active = work_on(app).enqueue()
+    active = register_work(app).enqueue()
     take(app, BOB)
 
     found = [row["id"] for row in rows.query(app, LOCKED)]
@@ -343,7 +343,7 @@ def test_the_guide_finds_leases_in_force(app: Stepfast, stuck: str) -> None:
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_the_guide_finds_the_next_job(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue()
     work.enqueue()
     rows.change(app, "UPDATE stepfast_job SET created_at = 5 WHERE id = :id", id=first.id)
@@ -357,7 +357,7 @@ def test_a_session_in_another_time_zone_compares_right_with_now(
     app: Stepfast, stuck: str, hours: int
 ) -> None:
     rows.add_worker(app, BOB, worker_id="bob", alive_for=60 * rows.SECOND)
-    active = work_on(app).enqueue()
+    active = register_work(app).enqueue()
     take(app, BOB)
     connection = app.database.connect()
     zone = {"mariadb": f"'{hours:+03d}:00'", "postgresql": f"INTERVAL '{hours:+03d}:00'"}

@@ -20,7 +20,7 @@ import pytest
 from stepfast.errors import ConfigurationError, DuplicateKeyError
 from tests.support import rows
 from tests.support.async_lenders import LENDERS, Lent
-from tests.support.engine import work_on
+from tests.support.engine import register_work
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -53,7 +53,7 @@ def jobs(app: Stepfast) -> int:
 
 
 def test_a_job_and_the_callers_row_commit_together(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     async def story(lent: Lent) -> None:
         await lent.execute("INSERT INTO ledger VALUES ('mine', 1)")
@@ -70,7 +70,7 @@ def test_a_job_and_the_callers_row_commit_together(app: Stepfast) -> None:
 
 
 def test_a_job_is_gone_when_the_caller_rolls_back(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     async def story(lent: Lent) -> None:
         await lent.execute("INSERT INTO ledger VALUES ('mine', 1)")
@@ -126,7 +126,7 @@ def test_every_way_to_enqueue_works_on_every_driver(app: Stepfast) -> None:
 
 
 def test_an_enqueue_that_is_refused_leaves_the_callers_transaction_as_it_was(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     async def story(lent: Lent) -> None:
         await lent.execute("INSERT INTO ledger VALUES ('mine', 1)")
@@ -145,7 +145,7 @@ def test_an_enqueue_that_is_refused_leaves_the_callers_transaction_as_it_was(app
 
 def test_whatever_takes_a_transaction_can_join_the_callers(app: Stepfast) -> None:
     """Own rows, webhooks, the look at a job, and the end of a lease that was taken by hand."""
-    work = work_on(app)
+    work = register_work(app)
 
     async def story(lent: Lent) -> None:
         work.enqueue(n=1)
@@ -173,7 +173,7 @@ def test_whatever_takes_a_transaction_can_join_the_callers(app: Stepfast) -> Non
 
 
 def test_savepoints_of_the_caller_and_of_the_work_keep_their_meaning(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     def careful(tx: Transaction) -> None:
         work.enqueue(n=1, tx=tx)
@@ -197,7 +197,7 @@ def test_savepoints_of_the_caller_and_of_the_work_keep_their_meaning(app: Stepfa
 
 
 def test_without_a_connection_the_event_loop_is_not_held_up(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     async def story() -> list[Any]:
         return await asyncio.gather(*(work.enqueue_async(n=n) for n in range(5)))
@@ -208,7 +208,7 @@ def test_without_a_connection_the_event_loop_is_not_held_up(app: Stepfast) -> No
 
 
 def test_a_caller_who_is_cancelled_finds_nothing_written_even_if_it_commits(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     async def story(lent: Lent) -> None:
         began = asyncio.Event()
@@ -252,13 +252,13 @@ def test_a_transaction_that_was_kept_for_later_is_over(app: Stepfast) -> None:
 def refused(app: Stepfast, connection: Any, sentence: str) -> Awaitable[None]:
     async def story() -> None:
         with pytest.raises(ConfigurationError, match=sentence):
-            await work_on(app).enqueue_async(n=1, tx=connection)
+            await register_work(app).enqueue_async(n=1, tx=connection)
 
     return story()
 
 
 def test_an_async_connection_is_refused_by_the_plain_call(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     async def story(lent: Lent) -> None:
         with pytest.raises(ConfigurationError, match="enqueue_async"):

@@ -22,7 +22,7 @@ from stepfast.database.drivers import open_database
 from stepfast.database.migrate import migrate
 from stepfast.errors import ConfigurationError, ContentionError, DatabaseError, DuplicateKeyError
 from tests.support import rows
-from tests.support.engine import work_on
+from tests.support.engine import register_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def jobs(app: Stepfast) -> int:
 def test_a_job_enqueued_on_a_lent_connection_exists_when_its_owner_commits(
     app: Stepfast, engine: sqlalchemy.Engine
 ) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     with engine.begin() as connection:
         work.enqueue(n=1, tx=connection)
@@ -61,7 +61,7 @@ def test_a_job_enqueued_on_a_lent_connection_exists_when_its_owner_commits(
 def test_a_job_enqueued_on_a_lent_connection_is_gone_when_its_owner_rolls_back(
     app: Stepfast, engine: sqlalchemy.Engine
 ) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     with engine.connect() as connection:
         work.enqueue(n=1, tx=connection, key="once")
@@ -73,7 +73,7 @@ def test_a_job_enqueued_on_a_lent_connection_is_gone_when_its_owner_rolls_back(
 
 
 def test_an_orm_session_is_lent_like_its_connection(app: Stepfast, engine: sqlalchemy.Engine) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     with Session(engine) as session:
         work.enqueue(n=1, tx=session)
@@ -83,7 +83,7 @@ def test_an_orm_session_is_lent_like_its_connection(app: Stepfast, engine: sqlal
 
 
 def test_a_driver_connection_inside_a_transaction_is_taken(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     connection = app.database.connect()
     connection.begin(app.database.dialect.begin[Plans.FREE])
 
@@ -95,7 +95,7 @@ def test_a_driver_connection_inside_a_transaction_is_taken(app: Stepfast) -> Non
 
 
 def test_a_connection_that_commits_by_itself_is_refused_in_words(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     connection = app.database.connect()
 
     with pytest.raises(ConfigurationError, match="autocommit mode and outside a transaction"):
@@ -108,7 +108,7 @@ def test_a_connection_that_commits_by_itself_is_refused_in_words(app: Stepfast) 
 @pytest.mark.parametrize("lent", ["a text", 7, object()])
 def test_anything_that_is_no_connection_is_refused_in_words(app: Stepfast, lent: Any) -> None:
     with pytest.raises(ConfigurationError, match="lend a connection of sqlite3, psycopg or PyMySQL"):
-        work_on(app).enqueue(n=1, tx=lent)
+        register_work(app).enqueue(n=1, tx=lent)
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
@@ -119,7 +119,7 @@ def test_a_connection_to_another_kind_of_database_is_refused_in_words(app: Stepf
         sqlite.begin() as connection,
         pytest.raises(ConfigurationError, match="both must be the same database"),
     ):
-        work_on(app).enqueue(n=1, tx=connection)
+        register_work(app).enqueue(n=1, tx=connection)
 
     sqlite.dispose()
 
@@ -129,7 +129,7 @@ def dict_rows(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def test_rows_may_be_of_any_shape_on_the_lent_connection(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(n=1, key="k")
     connection = app.database.connect()
     raw = connection.raw
@@ -157,7 +157,7 @@ def test_a_connection_that_answers_with_bytes_is_refused_in_words(app: Stepfast)
     connection.begin("BEGIN IMMEDIATE")
 
     with pytest.raises(ConfigurationError, match="text_factory"):
-        work_on(app).enqueue(n=1, tx=connection.raw)
+        register_work(app).enqueue(n=1, tx=connection.raw)
 
     connection.close()
 
@@ -170,7 +170,7 @@ if sys.version_info >= (3, 12):  # where `autocommit=` came with
         raw = sqlite3.connect(path, autocommit=True)
 
         with closing(raw), pytest.raises(ConfigurationError, match="autocommit mode and outside"):
-            work_on(app).enqueue(n=1, tx=raw)
+            register_work(app).enqueue(n=1, tx=raw)
 
         assert jobs(app) == 0
 
@@ -178,7 +178,7 @@ if sys.version_info >= (3, 12):  # where `autocommit=` came with
 @pytest.mark.only_on("sqlite")
 def test_a_transaction_that_can_no_longer_write_is_told_so(app: Stepfast) -> None:
     """It began by reading, and another session has written since: only its owner can begin again."""
-    work = work_on(app)
+    work = register_work(app)
     connection = app.database.connect()
     connection.begin("BEGIN")
     connection.raw.execute("SELECT count(*) FROM stepfast_job").fetchall()
@@ -202,7 +202,7 @@ def begun(app: Stepfast) -> Connection:
 
 
 def test_a_savepoint_of_the_caller_takes_the_job_with_it(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     connection = begun(app)
     kept = work.enqueue(n=1, tx=connection.raw)
     connection.execute("SAVEPOINT theirs")
@@ -217,7 +217,7 @@ def test_a_savepoint_of_the_caller_takes_the_job_with_it(app: Stepfast) -> None:
 
 
 def test_an_enqueue_that_is_refused_leaves_a_lent_transaction_as_it_was(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     holder = work.enqueue(n=1, key="k")
     connection = begun(app)
     other = work.enqueue(n=2, tx=connection.raw)
@@ -234,7 +234,7 @@ def test_an_enqueue_that_is_refused_leaves_a_lent_transaction_as_it_was(app: Ste
 @pytest.mark.only_on("mariadb")
 def test_an_enqueue_that_fails_half_way_leaves_a_lent_transaction_as_it_was(app: Stepfast) -> None:
     """MariaDB takes back only the statement that failed: the id would be remembered for a job that never was."""
-    work = work_on(app)
+    work = register_work(app)
     blocker, connection = begun(app), begun(app)
     work.enqueue(n=1, key="k", tx=blocker.raw)
     connection.execute("SET SESSION innodb_lock_wait_timeout = 1")
@@ -259,7 +259,7 @@ def test_an_enqueue_that_fails_half_way_leaves_a_lent_transaction_as_it_was(app:
 def test_a_lent_transaction_that_looks_at_the_past_finds_who_holds_its_key(
     app: Stepfast, options: dict[str, Any]
 ) -> None:
-    work = work_on(app)
+    work = register_work(app)
     connection = app.database.connect()
     connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     connection.begin("START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -273,7 +273,7 @@ def test_a_lent_transaction_that_looks_at_the_past_finds_who_holds_its_key(
 
 
 def test_a_lent_transaction_sees_what_became_of_its_job(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     connection = begun(app)
     job = work.enqueue(n=1, tx=connection.raw)
 
@@ -287,7 +287,7 @@ def test_a_lent_transaction_sees_what_became_of_its_job(app: Stepfast) -> None:
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_lease_ends_together_with_the_rows_of_a_lent_transaction(app: Stepfast, commits: bool) -> None:  # noqa: FBT001
-    job = work_on(app).enqueue(n=1)
+    job = register_work(app).enqueue(n=1)
     held = app.acquire("alice")
     assert held is not None
     connection = begun(app)
@@ -321,7 +321,7 @@ def test_work_on_a_lent_connection_that_raises_is_undone_and_leaves_what_was_bef
 
 @pytest.mark.only_on("sqlite")
 def test_a_transaction_that_the_enqueue_opened_is_closed_when_it_raises_or_only_looked(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(n=1, key="k")
     raw = sqlite3.connect(app.database.url.removeprefix("sqlite:///"))
 
@@ -369,7 +369,7 @@ def setting(done: threading.Event) -> Callable[[], None]:
 
 def refused(app: Stepfast, lent: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        work_on(app).enqueue(n=1, tx=lent)
+        register_work(app).enqueue(n=1, tx=lent)
 
 
 def test_a_closed_connection_is_refused_in_words(app: Stepfast) -> None:
@@ -402,7 +402,7 @@ TURN_TO = {
 def test_a_connection_that_was_lent_before_and_leads_elsewhere_now_is_refused_in_words(
     app: Stepfast, new_database: Callable[[], AbstractContextManager[str]]
 ) -> None:
-    work = work_on(app)
+    work = register_work(app)
     make, turn, inside = TURN_TO[app.database.dialect.name]
     connection = app.database.connect()
     connection.execute(make)
@@ -431,12 +431,12 @@ def test_a_database_of_the_same_name_on_another_server_is_refused_in_words(app: 
 
         connection.rollback()
         connection.begin(app.database.dialect.begin[Plans.FREE])
-        assert work_on(app).enqueue(n=1, tx=connection.raw).created
+        assert register_work(app).enqueue(n=1, tx=connection.raw).created
 
 
 @pytest.mark.only_on("mariadb")
 def test_an_enqueue_does_not_fix_the_moment_that_a_lent_transaction_sees(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     with closing(app.database.connect()) as connection:
         connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.begin("START TRANSACTION")
@@ -530,7 +530,7 @@ def test_a_class_of_the_callers_own_on_a_drivers_connection_is_taken(app: Stepfa
     else:
         raw.__class__ = type("Own", (type(raw),), {})
 
-    work_on(app).enqueue(n=1, tx=raw)
+    register_work(app).enqueue(n=1, tx=raw)
     raw.commit()
 
     assert jobs(app) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from stepfast.errors import ContentionError
 from tests.support import rows
-from tests.support.engine import take, work_on
+from tests.support.engine import register_work, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ def test_nothing_is_cut_silently(app: Stepfast) -> None:
 def test_who_waits_for_a_row_too_long_is_told_that_it_is_contention(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
     other = another_app()
 

@@ -11,7 +11,7 @@ import pytest
 
 from stepfast import Done, Upsert
 from tests.support import rows
-from tests.support.engine import settle, take, together, work_on
+from tests.support.engine import commit_step, register_work, take, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,10 +44,10 @@ def test_values_of_many_types_are_stored_and_replaced(app: Stepfast) -> None:
         "sold": False,
         "detail": {"cut": "round", "note": "50% :off 'quoted'"},
     }
-    work = work_on(app)
+    work = register_work(app)
     for price in (Decimal("1234.50"), Decimal("99.90")):
         work.enqueue()
-        settle(app, take(app), Done(), Upsert("stone", ["feed", "id"], [{**stone, "price": price}]))
+        commit_step(app, take(app), Done(), Upsert("stone", ["feed", "id"], [{**stone, "price": price}]))
 
     (row,) = rows.query(app, "SELECT * FROM stone")
     assert (row["feed"], row["id"], str(row["born"])[:10]) == ("x", str(UUID(int=1)), "2024-02-28")
@@ -58,10 +58,10 @@ def test_values_of_many_types_are_stored_and_replaced(app: Stepfast) -> None:
 
 
 def test_thousands_of_rows_are_written_with_one_step(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     stones = [{"feed": "x", "id": str(n), "price": n} for n in range(3_000)]
 
-    settle(app, take(app), Done(), Upsert("stone", ["feed", "id"], stones))
+    commit_step(app, take(app), Done(), Upsert("stone", ["feed", "id"], stones))
 
     assert rows.count(app, "stone") == 3_000
 
@@ -72,7 +72,7 @@ def test_two_steps_that_write_the_same_rows_in_opposite_order_both_commit(
     """Rows are written in key order, whatever order they came in: two writers then never meet head-on."""
     apps = [another_app() for _ in range(2)]
     stones = [{"feed": "x", "id": f"{n:03}", "price": n} for n in range(300)]
-    work = work_on(apps[0])
+    work = register_work(apps[0])
 
     def write(n: int) -> None:
         for _ in range(5):

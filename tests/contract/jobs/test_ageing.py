@@ -9,7 +9,7 @@ import pytest
 from stepfast.errors import ConfigurationError
 from stepfast.jobs.lease import raise_overdue
 from tests.support import rows
-from tests.support.engine import claim, take, work_on
+from tests.support.engine import claim, register_work, take
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -37,8 +37,8 @@ def priority(app: Stepfast, job_id: str) -> int:
 
 
 def test_who_waited_long_behind_more_urgent_work_rises_by_one(app: Stepfast) -> None:
-    low = work_on(app).enqueue(priority=0)
-    high = work_on(app).enqueue(priority=3)
+    low = register_work(app).enqueue(priority=0)
+    high = register_work(app).enqueue(priority=3)
     wait(app, 61)
 
     assert let_rise(app) == 1
@@ -47,9 +47,9 @@ def test_who_waited_long_behind_more_urgent_work_rises_by_one(app: Stepfast) -> 
 
 
 def test_nobody_rises_before_its_time_or_twice_at_once(app: Stepfast) -> None:
-    low = work_on(app).enqueue(priority=0)
-    middle = work_on(app).enqueue(priority=1)
-    work_on(app).enqueue(priority=9)
+    low = register_work(app).enqueue(priority=0)
+    middle = register_work(app).enqueue(priority=1)
+    register_work(app).enqueue(priority=9)
 
     assert let_rise(app) == 0
     wait(app, 61)
@@ -60,14 +60,14 @@ def test_nobody_rises_before_its_time_or_twice_at_once(app: Stepfast) -> None:
 
 
 def test_in_a_queue_of_one_priority_nothing_is_written(app: Stepfast) -> None:
-    work_on(app).enqueue_many([{"n": n} for n in range(5)])
+    register_work(app).enqueue_many([{"n": n} for n in range(5)])
     wait(app, 3_600)
 
     assert let_rise(app) == 0
 
 
 def test_it_rises_until_it_is_claimed_before_newer_ones_of_the_higher_priority(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     old = work.enqueue(priority=0)
     for _ in range(3):
         work.enqueue(priority=3)
@@ -81,8 +81,8 @@ def test_it_rises_until_it_is_claimed_before_newer_ones_of_the_higher_priority(a
 
 
 def test_a_long_queue_rises_in_batches_the_oldest_first(app: Stepfast) -> None:
-    oldest = [it.id for it in work_on(app).enqueue_many([{"n": n} for n in range(10)])]
-    work_on(app).enqueue(priority=1)
+    oldest = [it.id for it in register_work(app).enqueue_many([{"n": n} for n in range(10)])]
+    register_work(app).enqueue(priority=1)
     wait(app, 61)
 
     assert let_rise(app, limit=4) == 4
@@ -91,10 +91,10 @@ def test_a_long_queue_rises_in_batches_the_oldest_first(app: Stepfast) -> None:
 
 
 def test_other_queues_and_running_jobs_are_left_alone(app: Stepfast) -> None:
-    other = work_on(app).enqueue(priority=0, queue="other")
-    runs = work_on(app).enqueue(priority=0)
+    other = register_work(app).enqueue(priority=0, queue="other")
+    runs = register_work(app).enqueue(priority=0)
     take(app)
-    work_on(app).enqueue(priority=5)
+    register_work(app).enqueue(priority=5)
     wait(app, 61)
 
     assert let_rise(app) == 0
@@ -102,8 +102,8 @@ def test_other_queues_and_running_jobs_are_left_alone(app: Stepfast) -> None:
 
 
 def test_a_worker_lets_rise_whoever_waits_behind_others(app: Stepfast) -> None:
-    low = work_on(app).enqueue(priority=0, queue="paused")
-    work_on(app).enqueue(priority=3, queue="paused")
+    low = register_work(app).enqueue(priority=0, queue="paused")
+    register_work(app).enqueue(priority=3, queue="paused")
     wait(app, 61)
 
     with app.worker(ageing="1m", queues="other"):

@@ -28,7 +28,16 @@ from stepfast.errors import (
 from stepfast.jobs.commit import CommitState, commit_states, finish_many
 from stepfast.jobs.outcome import Again, Bury, Call, GiveBack, Stop
 from tests.support import rows
-from tests.support.engine import ALICE, BOB, claim, drain, settle, take, wait_until_somebody_waits, work_on
+from tests.support.engine import (
+    ALICE,
+    BOB,
+    claim,
+    commit_step,
+    drain,
+    register_work,
+    take,
+    wait_until_somebody_waits,
+)
 
 if TYPE_CHECKING:
     from stepfast.jobs.lease import Lease
@@ -55,9 +64,9 @@ def book(entry: str, amount: int = 1) -> Call:
 
 
 def test_effects_and_outcome_are_committed_together(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
 
-    settle(
+    commit_step(
         app, take(app), Done({"total": 2}), book("a"), Upsert("ledger", ["id"], [{"id": "b", "amount": 2}])
     )
 
@@ -73,10 +82,10 @@ def test_effects_and_outcome_are_committed_together(app: Stepfast) -> None:
 
 
 def test_a_continuation_is_committed_with_the_effects_of_its_page(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     first = take(app)
 
-    settle(app, first, Continue({"page": 2}), book("page 1"))
+    commit_step(app, first, Continue({"page": 2}), book("page 1"))
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -87,9 +96,9 @@ def test_a_continuation_is_committed_with_the_effects_of_its_page(app: Stepfast)
 
 
 def test_a_continuation_has_attempts_of_its_own(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
-    settle(app, take(app), Again(timedelta(0), "error", "error"))
-    settle(app, take(app), Continue(1))
+    job = register_work(app).enqueue()
+    commit_step(app, take(app), Again(timedelta(0), "error", "error"))
+    commit_step(app, take(app), Continue(1))
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -97,9 +106,9 @@ def test_a_continuation_has_attempts_of_its_own(app: Stepfast) -> None:
 
 
 def test_a_later_continuation_waits(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
 
-    settle(app, take(app), Continue(1, delay="1h"))
+    commit_step(app, take(app), Continue(1, delay="1h"))
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -112,12 +121,12 @@ def test_a_cancelled_job_that_is_revived_goes_on_behind_the_step_it_committed(
     app: Stepfast,
     stay: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    job = work_on(app).enqueue()
-    settle(app, take(app), Again(timedelta(0), "error", "error"))
+    job = register_work(app).enqueue()
+    commit_step(app, take(app), Again(timedelta(0), "error", "error"))
     held = take(app)
     app.operator.cancel(job.id)
 
-    settle(app, held, Continue({"page": 2}), book("page 1"), stay=stay)
+    commit_step(app, held, Continue({"page": 2}), book("page 1"), stay=stay)
 
     assert (rows.state(app, job.id), booked(app)) == ("cancelled", {"page 1": 1})
     with app.transaction() as tx:
@@ -129,11 +138,11 @@ def test_a_cancelled_job_that_is_revived_goes_on_behind_the_step_it_committed(
 
 def test_a_cancelled_job_that_is_revived_runs_a_snoozed_step_again(app: Stepfast) -> None:
     """As it would have without the cancel: a snooze says that the same step runs again."""
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     held = take(app)
     app.operator.cancel(job.id)
 
-    settle(app, held, Snooze("1m"), book("a"))
+    commit_step(app, held, Snooze("1m"), book("a"))
 
     app.operator.retry(job.id)
     revived = take(app)
@@ -148,11 +157,11 @@ def test_a_cancelled_job_that_is_revived_runs_a_snoozed_step_again(app: Stepfast
 def test_an_answer_that_is_too_large_is_refused_with_its_effects(
     app: Stepfast, ending: Ending, what: str
 ) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     with pytest.raises(AnswerError, match=rf"the {what} takes 1,048,578 bytes, at most 1,048,576"):
-        settle(app, held, ending, book("a"))
+        commit_step(app, held, ending, book("a"))
 
     assert (booked(app), rows.state(app, held.job_id)) == ({}, "leased")
 
@@ -172,24 +181,24 @@ def test_an_answer_that_is_too_large_is_a_dead_letter_at_once(app: Stepfast, ans
 
 
 def test_the_largest_answer_fits(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
-    settle(app, take(app), Continue("x" * (MAX_PAYLOAD - 2)))
+    job = register_work(app).enqueue()
+    commit_step(app, take(app), Continue("x" * (MAX_PAYLOAD - 2)))
 
-    settle(app, take(app), Done("x" * (MAX_PAYLOAD - 2)))
+    commit_step(app, take(app), Done("x" * (MAX_PAYLOAD - 2)))
 
     assert rows.state(app, job.id) == "done"
 
 
 def test_a_try_that_costs_nothing_leaves_a_suspect_suspect(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     rows.change(app, "UPDATE stepfast_job SET error_group = :crash", crash=CRASH_GROUP)
 
-    settle(app, take(app), Again(timedelta(0), "throttled", "throttled", charged=False))
+    commit_step(app, take(app), Again(timedelta(0), "throttled", "throttled", charged=False))
 
     row = rows.live(app, job.id)
     assert row is not None
     assert (row["error_group"], row["last_error"]) == (CRASH_GROUP, "throttled")
-    settle(app, take(app), Again(timedelta(0), "error", "error"))
+    commit_step(app, take(app), Again(timedelta(0), "error", "error"))
     row = rows.live(app, job.id)
     assert row is not None
     assert row["error_group"] == "error"
@@ -197,7 +206,7 @@ def test_a_try_that_costs_nothing_leaves_a_suspect_suspect(app: Stepfast) -> Non
 
 @pytest.mark.parametrize("ending", [Done(1), Continue(2), Snooze("1m")], ids=repr)
 def test_an_effect_that_raises_leaves_neither_effects_nor_outcome(app: Stepfast, ending: Ending) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
     before = rows.live(app, held.job_id)
 
@@ -205,7 +214,7 @@ def test_an_effect_that_raises_leaves_neither_effects_nor_outcome(app: Stepfast,
         raise TheirError
 
     with pytest.raises(TheirError):
-        settle(app, held, ending, book("a"), Call(fail))
+        commit_step(app, held, ending, book("a"), Call(fail))
 
     assert booked(app) == {}
     assert rows.live(app, held.job_id) == before
@@ -213,12 +222,12 @@ def test_an_effect_that_raises_leaves_neither_effects_nor_outcome(app: Stepfast,
 
 
 def test_effects_run_only_under_the_fence(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
     rows.change(app, "UPDATE stepfast_job SET fence = fence + 1")
 
     with pytest.raises(LeaseLostError):
-        settle(app, held, Done(), book("a"))
+        commit_step(app, held, Done(), book("a"))
 
     assert booked(app) == {}
 
@@ -226,11 +235,11 @@ def test_effects_run_only_under_the_fence(app: Stepfast) -> None:
 @pytest.mark.only_on("mariadb")
 def test_nothing_is_left_when_the_fence_moves_while_effects_run(app: Stepfast) -> None:
     """Where effects come before the outcome, what one of them does to the job's row is found out by its guard."""
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     with pytest.raises(LeaseLostError):
-        settle(
+        commit_step(
             app,
             held,
             Done(),
@@ -243,19 +252,19 @@ def test_nothing_is_left_when_the_fence_moves_while_effects_run(app: Stepfast) -
 
 @pytest.mark.only_on("sqlite", "postgresql")
 def test_an_effect_comes_after_the_outcome_and_cannot_undo_it(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
-    settle(app, held, Done(), Call(lambda tx: tx.execute("UPDATE stepfast_job SET fence = fence + 1")))
+    commit_step(app, held, Done(), Call(lambda tx: tx.execute("UPDATE stepfast_job SET fence = fence + 1")))
 
     assert rows.state(app, held.job_id) == "done"
 
 
 def test_jobs_that_an_effect_asks_for_exist_when_the_step_is_committed(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue()
 
-    settle(
+    commit_step(
         app,
         take(app),
         Done(),
@@ -268,7 +277,7 @@ def test_jobs_that_an_effect_asks_for_exist_when_the_step_is_committed(app: Step
 
 
 def test_jobs_that_an_effect_asks_for_are_gone_with_the_step(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue()
     held = take(app)
 
@@ -276,25 +285,25 @@ def test_jobs_that_an_effect_asks_for_are_gone_with_the_step(app: Stepfast) -> N
         raise TheirError
 
     with pytest.raises(TheirError):
-        settle(app, held, Done(), Call(lambda tx: work.enqueue(n=2, tx=tx, key="k")), Call(fail))
+        commit_step(app, held, Done(), Call(lambda tx: work.enqueue(n=2, tx=tx, key="k")), Call(fail))
 
     assert rows.count(app, "stepfast_job") == 1
 
 
 def test_results_of_every_json_shape_are_kept(app: Stepfast) -> None:
     results: list[Any] = [0, False, "", [], {}, {"a": [1, None, "ü🙂"]}, "50%"]
-    jobs = work_on(app).enqueue_many([{"n": n} for n in range(len(results))])
+    jobs = register_work(app).enqueue_many([{"n": n} for n in range(len(results))])
 
     for held, result in zip(claim(app, limit=100), results, strict=True):
-        settle(app, held, Done(result))
+        commit_step(app, held, Done(result))
 
     kept = [rows.ended(app, job.id) for job in jobs]
     assert [json.loads(row["result"]) for row in kept if row] == results
 
 
 def test_no_result_is_null(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
-    settle(app, take(app), Done())
+    job = register_work(app).enqueue()
+    commit_step(app, take(app), Done())
 
     row = rows.ended(app, job.id)
     assert row is not None
@@ -303,10 +312,10 @@ def test_no_result_is_null(app: Stepfast) -> None:
 
 def test_a_step_that_ends_early_gives_its_lease_away(app: Stepfast) -> None:
     endings: list[Ending] = [Again(timedelta(0), "e", "e"), Continue(1), Snooze("1m"), GiveBack()]
-    work_on(app).enqueue_many([{"n": n} for n in range(len(endings))])
+    register_work(app).enqueue_many([{"n": n} for n in range(len(endings))])
 
     for held, ending in zip(claim(app, limit=10), endings, strict=True):
-        settle(app, held, ending)
+        commit_step(app, held, ending)
 
     left = rows.query(app, "SELECT owner, leased_by, lease_until FROM stepfast_job")
     assert left == [{"owner": None, "leased_by": None, "lease_until": None}] * len(endings)
@@ -322,9 +331,9 @@ def test_a_step_that_ends_early_gives_its_lease_away(app: Stepfast) -> None:
     ids=["Reject", "Bury", "Stop"],
 )
 def test_an_end_without_success_says_why(app: Stepfast, ending: Ending, state: str, error: str) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
 
-    settle(app, take(app), ending)
+    commit_step(app, take(app), ending)
 
     row = rows.ended(app, job.id)
     assert row is not None
@@ -337,7 +346,7 @@ def test_an_end_without_success_says_why(app: Stepfast, ending: Ending, state: s
 
 def test_a_swallowed_constraint_error_cannot_be_committed(app: Stepfast) -> None:
     rows.change(app, INSERT, id="taken", amount=1)
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     def swallow(tx: Transaction) -> None:
@@ -345,7 +354,7 @@ def test_a_swallowed_constraint_error_cannot_be_committed(app: Stepfast) -> None
             tx.execute(INSERT, {"id": "taken", "amount": 2})
 
     with pytest.raises(PoisonedTransactionError, match=r"tx.savepoint\(\)"):
-        settle(app, held, Done(), book("before"), Call(swallow))
+        commit_step(app, held, Done(), book("before"), Call(swallow))
 
     assert booked(app) == {"taken": 1}
     assert rows.state(app, held.job_id) == "leased"
@@ -394,7 +403,7 @@ def test_a_bulk_statement_that_fails_poisons_too(app: Stepfast) -> None:
 
 def test_a_savepoint_heals(app: Stepfast) -> None:
     rows.change(app, INSERT, id="taken", amount=1)
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
 
     def attempt(tx: Transaction) -> None:
         with pytest.raises(ConstraintError), tx.savepoint():
@@ -402,7 +411,7 @@ def test_a_savepoint_heals(app: Stepfast) -> None:
         with tx.savepoint():
             tx.execute(INSERT, {"id": "kept", "amount": 3})
 
-    settle(app, take(app), Done(), book("before"), Call(attempt), book("after"))
+    commit_step(app, take(app), Done(), book("before"), Call(attempt), book("after"))
 
     assert booked(app) == {"taken": 1, "before": 1, "kept": 3, "after": 1}
     assert rows.state(app, job.id) == "done"
@@ -447,11 +456,11 @@ def test_an_error_swallowed_inside_a_savepoint_cannot_be_released(app: Stepfast)
     ],
 )
 def test_ending_the_transaction_is_not_the_effects_business(app: Stepfast, text: str) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     with pytest.raises(DatabaseError):
-        settle(app, held, Done(), book("a"), Call(lambda tx: tx.execute(text)))
+        commit_step(app, held, Done(), book("a"), Call(lambda tx: tx.execute(text)))
 
     assert booked(app) == {}
     assert rows.state(app, held.job_id) == "leased"
@@ -468,11 +477,11 @@ def test_ending_the_transaction_is_not_the_effects_business(app: Stepfast, text:
     ],
 )
 def test_a_commit_hidden_behind_another_statement_is_refused(app: Stepfast, text: str) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     with pytest.raises(DatabaseError):
-        settle(app, held, Done(), book("before"), Call(lambda tx: tx.execute(text)), book("after"))
+        commit_step(app, held, Done(), book("before"), Call(lambda tx: tx.execute(text)), book("after"))
 
     assert booked(app) == {}
     assert rows.state(app, held.job_id) == "leased"
@@ -502,11 +511,11 @@ def test_the_words_of_a_function_s_body_are_its_own(app: Stepfast) -> None:
     ],
 )
 def test_a_statement_that_commits_by_itself_is_refused(app: Stepfast, text: str) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     with pytest.raises(DatabaseError):
-        settle(app, held, Done(), book("a"), Call(lambda tx: tx.execute(text)))
+        commit_step(app, held, Done(), book("a"), Call(lambda tx: tx.execute(text)))
 
     assert booked(app) == {}
     assert rows.state(app, held.job_id) == "leased"
@@ -528,11 +537,11 @@ def test_a_commit_by_ddl_that_slipped_through_stops_everything_after_it(app: Ste
     connection = app.database.connect()
     connection.execute("CREATE OR REPLACE PROCEDURE hidden() BEGIN CREATE TABLE extra (id INTEGER); END")
     connection.close()
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     with pytest.raises(PoisonedTransactionError):
-        settle(app, held, Done(), Call(lambda tx: tx.execute("CALL hidden()")), book("after"))
+        commit_step(app, held, Done(), Call(lambda tx: tx.execute("CALL hidden()")), book("after"))
 
     assert booked(app) == {}
     assert rows.state(app, held.job_id) == "leased"
@@ -540,14 +549,16 @@ def test_a_commit_by_ddl_that_slipped_through_stops_everything_after_it(app: Ste
 
 @pytest.mark.only_on("sqlite", "postgresql")
 def test_ddl_is_part_of_the_transaction_where_the_database_can(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     def fail(_: Transaction) -> None:
         raise TheirError
 
     with pytest.raises(TheirError):
-        settle(app, held, Done(), Call(lambda tx: tx.execute("CREATE TABLE extra (id INTEGER)")), Call(fail))
+        commit_step(
+            app, held, Done(), Call(lambda tx: tx.execute("CREATE TABLE extra (id INTEGER)")), Call(fail)
+        )
 
     with pytest.raises(DatabaseError):
         rows.query(app, "SELECT * FROM extra")
@@ -582,7 +593,7 @@ def test_a_swallowed_deadlock_cannot_be_committed(app: Stepfast) -> None:
     """The server has forgotten the whole transaction, fence included; what followed would be committed alone."""
     rows.change(app, INSERT, id="a", amount=0)
     rows.change(app, INSERT, id="b", amount=0)
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     def swallow(tx: Transaction) -> None:
@@ -590,7 +601,7 @@ def test_a_swallowed_deadlock_cannot_be_committed(app: Stepfast) -> None:
             deadlock(app, tx)
 
     with pytest.raises(DatabaseError):
-        settle(app, held, Done(), Call(swallow), book("after"))
+        commit_step(app, held, Done(), Call(swallow), book("after"))
 
     assert {entry: amount for entry, amount in booked(app).items() if entry in {"a", "b", "after"}} == {
         "a": 10,
@@ -635,7 +646,7 @@ def test_a_swallowed_deadlock_asks_for_the_whole_transaction_again(app: Stepfast
 
 @pytest.mark.parametrize("results", [True, False], ids=["with results", "without results"])
 def test_a_batch_with_some_fences_lost_archives_exactly_the_others(app: Stepfast, results: bool) -> None:  # noqa: FBT001 - a fact
-    work_on(app).enqueue_many([{"n": n} for n in range(10)])
+    register_work(app).enqueue_many([{"n": n} for n in range(10)])
     held = [*claim(app, limit=5), *claim(app, limit=5)]
     lost = {held[1].job_id, held[7].job_id, held[8].job_id}
     for job_id in lost:
@@ -655,7 +666,7 @@ def test_a_batch_with_some_fences_lost_archives_exactly_the_others(app: Stepfast
 
 
 def test_a_batch_with_every_fence_lost_archives_nothing(app: Stepfast) -> None:
-    work_on(app).enqueue_many([{"n": n} for n in range(3)])
+    register_work(app).enqueue_many([{"n": n} for n in range(3)])
     held = claim(app, limit=3)
     rows.change(app, "UPDATE stepfast_job SET fence = fence + 1")
 
@@ -671,7 +682,7 @@ def test_a_job_that_is_taken_over_during_the_batch_is_not_archived(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """Two statements with the fence in both would archive two and delete one at READ COMMITTED."""
-    work_on(app).enqueue_many([{"n": n} for n in range(2)])
+    register_work(app).enqueue_many([{"n": n} for n in range(2)])
     held = claim(app, limit=2)
     outcome: list[list[str]] = []
 
@@ -693,11 +704,11 @@ def test_a_job_that_is_taken_over_during_the_batch_is_not_archived(
 
 def test_the_archive_tolerates_an_id_that_is_there(app: Stepfast) -> None:
     """A job that came twice by some other way must not fail for ever at its end: it keeps its first ending."""
-    job = work_on(app).enqueue(n=1)
-    settle(app, take(app), Done({"first": True}))
+    job = register_work(app).enqueue(n=1)
+    commit_step(app, take(app), Done({"first": True}))
     rows.change(app, f"INSERT INTO stepfast_job (id, kind, payload) VALUES ('{job.id}', 'work', '{{}}')")
 
-    settle(app, take(app), Done({"second": True}))
+    commit_step(app, take(app), Done({"second": True}))
 
     row = rows.ended(app, job.id)
     assert row is not None
@@ -742,12 +753,12 @@ LASTING: list[Ending] = [
 def test_a_commit_that_happened_although_nobody_said_so_is_found(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch, ending: Ending
 ) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     break_commit(monkeypatch, "after")
     with pytest.raises(UnknownCommitError):
-        settle(app, held, ending)
+        commit_step(app, held, ending)
 
     assert fate(app, held) is CommitState.COMMITTED
     assert rows.state(app, held.job_id) != "leased"
@@ -757,23 +768,23 @@ def test_a_commit_that_happened_although_nobody_said_so_is_found(
 def test_a_commit_that_never_happened_may_be_tried_again(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch, ending: Ending
 ) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     break_commit(monkeypatch, "before")
     with pytest.raises(UnknownCommitError):
-        settle(app, held, ending)
+        commit_step(app, held, ending)
 
     assert fate(app, held) is CommitState.OPEN
-    settle(app, held, ending)
+    commit_step(app, held, ending)
     assert fate(app, held) is CommitState.COMMITTED
 
 
 def test_a_continuation_that_stayed_is_found_committed_by_the_fence_it_consumed(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     held = take(app)
 
-    new_fence = settle(app, held, Continue(2), stay=True)
+    new_fence = commit_step(app, held, Continue(2), stay=True)
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -783,27 +794,27 @@ def test_a_continuation_that_stayed_is_found_committed_by_the_fence_it_consumed(
 
 
 def test_a_step_that_somebody_else_has_is_superseded(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     old = take(app, ALICE)
-    settle(app, old, GiveBack())
+    commit_step(app, old, GiveBack())
     new = take(app, BOB)
-    settle(app, new, Again(timedelta(0), "error", "error"))
+    commit_step(app, new, Again(timedelta(0), "error", "error"))
 
     assert fate(app, old) is CommitState.SUPERSEDED
     assert fate(app, new) is CommitState.COMMITTED
 
 
 def test_a_step_that_somebody_else_ended_is_superseded(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     old = take(app, ALICE)
     rows.change(app, "UPDATE stepfast_job SET state = 'ready', fence = 5, owner = NULL")
-    settle(app, take(app, BOB), Done())
+    commit_step(app, take(app, BOB), Done())
 
     assert fate(app, old) is CommitState.SUPERSEDED
 
 
 def test_a_job_that_is_nowhere_is_superseded(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
     rows.change(app, "DELETE FROM stepfast_job")
 
@@ -814,7 +825,7 @@ def test_a_job_that_is_nowhere_is_superseded(app: Stepfast) -> None:
 def test_deciding_waits_for_a_ghost_that_may_still_commit(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
     found: list[CommitState] = []
     decider = another_app()
@@ -846,12 +857,12 @@ def test_a_commit_that_the_server_turned_into_a_rollback_is_not_believed(app: St
 
 
 def test_a_continuation_stays_when_nobody_has_a_reason_against_it(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     job = work.enqueue(priority=3)
     held = take(app)
     work.enqueue(priority=3)
 
-    fence = settle(app, held, Continue({"page": 2}), book("page 1"), stay=True)
+    fence = commit_step(app, held, Continue({"page": 2}), book("page 1"), stay=True)
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -864,16 +875,16 @@ def paused(app: Stepfast) -> None:
 
 
 def more_urgent(app: Stepfast) -> None:
-    work_on(app).enqueue(priority=1)
+    register_work(app).enqueue(priority=1)
 
 
 @pytest.mark.parametrize("reason", [paused, more_urgent])
 def test_a_continuation_does_not_stay_in_the_way(app: Stepfast, reason: Callable[[Stepfast], None]) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     held = take(app)
     reason(app)
 
-    fence = settle(app, held, Continue(2), stay=True)
+    fence = commit_step(app, held, Continue(2), stay=True)
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -887,20 +898,20 @@ def test_a_continuation_does_not_stay_in_the_way(app: Stepfast, reason: Callable
 )
 @pytest.mark.parametrize("stay", [False, True])
 def test_a_job_that_was_asked_to_stop_does_not_live_on(app: Stepfast, ending: Ending, stay: bool) -> None:  # noqa: FBT001 - a parameter
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     held = take(app)
     rows.change(app, "UPDATE stepfast_job SET cancel_at = 1")
 
-    settle(app, held, ending, stay=stay)
+    commit_step(app, held, ending, stay=stay)
 
     assert rows.state(app, job.id) == "cancelled"
 
 
 def test_a_job_that_was_done_before_it_heard_that_it_should_stop_is_done(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     held = take(app)
     rows.change(app, "UPDATE stepfast_job SET cancel_at = 1")
 
-    settle(app, held, Done())
+    commit_step(app, held, Done())
 
     assert rows.state(app, job.id) == "done"

@@ -22,7 +22,7 @@ from stepfast.jobs.retry import describe, fingerprint
 from stepfast.jobs.step import Report, write_reports
 from stepfast.worker.maintenance import prune
 from tests.support import rows
-from tests.support.engine import ALICE, settle, sweep, take, work_on
+from tests.support.engine import ALICE, commit_step, register_work, rescue_all, take
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -35,17 +35,17 @@ FOREVER = 2**62
 def bury(app: Stepfast, error: Exception | None = None, *, queue: str = "default", kind: str = "work") -> str:
     """A job that died of `error`."""
     error = error or ValueError("no")
-    job = work_on(app).enqueue(queue=queue)
+    job = register_work(app).enqueue(queue=queue)
     rows.change(app, "UPDATE stepfast_job SET kind = :kind, queue = 'default'", kind=kind)
     held = take(app)
-    settle(app, held, Bury(describe(error), fingerprint(error)))
+    commit_step(app, held, Bury(describe(error), fingerprint(error)))
     rows.change(app, "UPDATE stepfast_archive SET queue = :queue WHERE id = :id", queue=queue, id=job.id)
     return job.id
 
 
 def finish(app: Stepfast, *, cancelled: bool = False) -> str:
-    job = work_on(app).enqueue()
-    settle(app, take(app), Stop("cancelled") if cancelled else Done())
+    job = register_work(app).enqueue()
+    commit_step(app, take(app), Stop("cancelled") if cancelled else Done())
     return job.id
 
 
@@ -64,9 +64,9 @@ def pruned(app: Stepfast, limit: int = 1000) -> int:
 
 
 def test_a_revived_job_gets_fresh_attempts_at_the_step_where_it_stopped(app: Stepfast) -> None:
-    job = work_on(app).enqueue(n=3, priority=2)
-    settle(app, take(app), Continue({"page": 7}))
-    settle(app, take(app), Bury("broken", "broken"))
+    job = register_work(app).enqueue(n=3, priority=2)
+    commit_step(app, take(app), Continue({"page": 7}))
+    commit_step(app, take(app), Bury("broken", "broken"))
 
     with app.transaction() as tx:
         revive(tx, job.id)
@@ -95,25 +95,25 @@ def test_a_revived_job_remembers_what_it_died_of(app: Stepfast) -> None:
 
 
 def test_nobody_who_held_the_job_before_its_death_can_end_it_again(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
-    settle(app, held, Bury("broken", "broken"))
+    commit_step(app, held, Bury("broken", "broken"))
     with app.transaction() as tx:
         revive(tx, held.job_id)
     new = take(app)
 
     with pytest.raises(LeaseLostError):
-        settle(app, held, Done())
+        commit_step(app, held, Done())
 
-    settle(app, new, Done())
+    commit_step(app, new, Done())
     assert rows.state(app, held.job_id) == "done"
 
 
 def test_a_letter_that_died_of_crashes_comes_back_as_a_suspect(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     rows.add_worker(app, ALICE, alive_for=-rows.SECOND)
     take(app, ALICE)
-    assert sweep(app, crash_limit=1).died == 1
+    assert rescue_all(app, crash_limit=1).died == 1
 
     with app.transaction() as tx:
         revive(tx, job.id)
@@ -138,7 +138,7 @@ def test_a_done_job_cannot_be_revived(app: Stepfast) -> None:
 
 
 def test_an_unfinished_job_needs_no_reviving(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
 
     with pytest.raises(NotFoundError, match=job.id), app.transaction() as tx:
         revive(tx, job.id)
@@ -149,7 +149,7 @@ def test_a_letter_dies_revives_and_dies_again(app: Stepfast) -> None:
     with app.transaction() as tx:
         revive(tx, job_id)
 
-    settle(app, take(app), Bury("again", "again"))
+    commit_step(app, take(app), Bury("again", "again"))
 
     row = rows.ended(app, job_id)
     assert row is not None
@@ -193,10 +193,10 @@ def test_a_letter_that_died_after_the_count_was_taken_is_not_chosen(app: Stepfas
 
 
 def test_many_are_revived_together_except_those_whose_key_is_taken(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     free = bury(app)
     keyed = work.enqueue(key="k")
-    settle(app, take(app), Bury("broken", "broken"))
+    commit_step(app, take(app), Bury("broken", "broken"))
     work.enqueue(key="k")
 
     with app.transaction() as tx:
@@ -207,11 +207,11 @@ def test_many_are_revived_together_except_those_whose_key_is_taken(app: Stepfast
 
 
 def test_two_letters_with_one_key_are_not_both_revived(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     letters: list[EnqueuedJob[None]] = []
     for _ in range(2):
         letters.append(work.enqueue(key="k"))
-        settle(app, take(app), Bury("broken", "broken"))
+        commit_step(app, take(app), Bury("broken", "broken"))
 
     with app.transaction() as tx:
         revived = revive_many(tx, choose_dead(tx, Filter(), 10, FOREVER))
@@ -238,12 +238,12 @@ def test_failures_are_grouped_by_their_cause(app: Stepfast) -> None:
 
 
 def test_a_purged_letter_takes_its_log_with_it(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     gone, kept = work.enqueue(), work.enqueue()
     for _ in range(2):
         held = take(app)
         write_log(app, held, f"line of {held.job_id}")
-        settle(app, held, Bury("broken", "broken"))
+        commit_step(app, held, Bury("broken", "broken"))
 
     with app.transaction() as tx:
         removed = purge(tx, [gone.id])
@@ -285,7 +285,7 @@ def test_dead_letters_are_kept_whatever_their_age(app: Stepfast) -> None:
 
 
 def test_unfinished_jobs_are_kept_whatever_their_age(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     rows.change(app, "UPDATE stepfast_job SET created_at = 1, updated_at = 1, ready_at = 1")
 
     assert pruned(app) == 0
@@ -303,11 +303,11 @@ def test_pruning_goes_in_bounded_batches_oldest_first(app: Stepfast) -> None:
 
 
 def test_logs_are_pruned_with_their_jobs(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     old, live = work.enqueue(), work.enqueue()
     held = take(app)
     write_log(app, held, "old")
-    settle(app, held, Done())
+    commit_step(app, held, Done())
     write_log(app, take(app), "live")
     age(app, days=8)
 

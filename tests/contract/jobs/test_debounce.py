@@ -21,7 +21,7 @@ from stepfast.jobs.outcome import Again, Bury
 from stepfast.jobs.state import NewJob
 from stepfast.testing import drain
 from tests.support import rows
-from tests.support.engine import claim, settle, take, together, work_on
+from tests.support.engine import claim, commit_step, register_work, take, together
 from tests.support.engine import drain as work_until_done
 
 CONTENDERS = 8
@@ -126,7 +126,7 @@ def test_a_merged_call_keeps_the_time_and_raises_the_priority(app: Stepfast) -> 
 
 
 def test_a_call_of_another_kind_cannot_join(app: Stepfast) -> None:
-    holder = work_on(app).enqueue(n=1, key="k")
+    holder = register_work(app).enqueue(n=1, key="k")
 
     with pytest.raises(StateError, match=f"job {holder.id} of kind 'work'"):
         collecting(app).enqueue(ids=[1], key="k", on_duplicate="merge")
@@ -156,11 +156,11 @@ def test_a_job_that_runs_gets_one_successor_which_takes_in_all_further_calls(app
     assert second.created
     assert (third.id, third.created) == (second.id, False)
     assert (go(app), claim(app)) == (0, [])
-    settle(app, running, Done())
+    commit_step(app, running, Done())
     assert go(app) == 1
     after = take(app)
     assert (after.job_id, json.loads(after.payload)["ids"]) == (second.id, [2, 3])
-    settle(app, after, Done())
+    commit_step(app, after, Done())
     assert [rows.state(app, it.id) for it in (first, second)] == ["done", "done"]
 
 
@@ -169,7 +169,7 @@ def test_the_successor_holds_the_key_when_its_turn_has_come(app: Stepfast) -> No
     work.enqueue(ids=[1], key="k")
     running = take(app)
     second = work.enqueue(ids=[2], key="k", on_duplicate="merge")
-    settle(app, running, Done())
+    commit_step(app, running, Done())
     go(app)
 
     with pytest.raises(DuplicateKeyError) as refusal:
@@ -184,7 +184,7 @@ def test_the_successor_holds_the_key_when_its_turn_has_come(app: Stepfast) -> No
 def test_a_job_in_the_middle_of_its_steps_has_begun(app: Stepfast) -> None:
     work = collecting(app)
     first = work.enqueue(ids=[1], key="k")
-    settle(app, take(app), Continue({"page": 2}))
+    commit_step(app, take(app), Continue({"page": 2}))
 
     second = work.enqueue(ids=[2], key="k", on_duplicate="merge")
 
@@ -198,14 +198,14 @@ def test_a_job_that_waits_for_its_next_try_keeps_its_key(app: Stepfast) -> None:
     first = work.enqueue(ids=[1], key="k")
     running = take(app)
     second = work.enqueue(ids=[2], key="k", on_duplicate="merge")
-    settle(app, running, AGAIN)
+    commit_step(app, running, AGAIN)
 
     with pytest.raises(DuplicateKeyError) as refusal:
         work.enqueue(ids=[3], key="k")
     assert (refusal.value.job_id, go(app)) == (first.id, 0)
 
     rows.make_due(app, first.id)
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     assert go(app) == 1
     assert take(app).job_id == second.id
 
@@ -216,7 +216,7 @@ def test_a_call_that_joins_a_job_between_its_tries_is_another_step_for_services_
     work = collecting(app)
     first = work.enqueue(ids=[1], key="k")
     before = take(app)
-    settle(app, before, AGAIN)
+    commit_step(app, before, AGAIN)
     waits_until = rows.live(app, first.id)
 
     work.enqueue(ids=[2], key="k", on_duplicate="merge")
@@ -235,14 +235,14 @@ def test_a_job_that_died_is_followed_and_not_revived_while_its_successor_is_unfi
     dead = work.enqueue(ids=[1], key="k")
     running = take(app)
     second = work.enqueue(ids=[2], key="k", on_duplicate="merge")
-    settle(app, running, Bury("broken", "broken"))
+    commit_step(app, running, Bury("broken", "broken"))
     assert go(app) == 1
 
     with pytest.raises(DuplicateKeyError) as refusal, app.transaction() as tx:
         revive(tx, dead.id)
     assert refusal.value.job_id == second.id
 
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     with app.transaction() as tx:
         revive(tx, dead.id)
     assert rows.state(app, dead.id) == "ready"
@@ -258,7 +258,7 @@ def test_a_successor_that_was_cancelled_is_revived_under_the_key_itself(app: Ste
 
     with pytest.raises(DuplicateKeyError), app.transaction() as tx:
         revive(tx, second.id)
-    settle(app, running, Done())
+    commit_step(app, running, Done())
     with app.transaction() as tx:
         revive(tx, second.id)
 
@@ -272,7 +272,7 @@ def test_a_key_that_was_taken_meanwhile_is_left_to_its_holder(app: Stepfast) -> 
     work.enqueue(ids=[1], key="k")
     running = take(app)
     second = work.enqueue(ids=[2], key="k", on_duplicate="merge")
-    settle(app, running, Done())
+    commit_step(app, running, Done())
     with app.database.reading() as tx:
         (free,) = free_successors(tx)
     faster = NewJob(id="faster", queue="default", kind="collect", payload='{"ids":[3]}', key="k")
@@ -283,18 +283,18 @@ def test_a_key_that_was_taken_meanwhile_is_left_to_its_holder(app: Stepfast) -> 
         taken = promote_successor(tx, *free)
 
     assert (taken, free[0]) == (False, second.id)
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     assert rows.state(app, faster.id) == "done"
     assert go(app) == 1
 
 
 def test_what_is_asked_last_is_done_last(app: Stepfast) -> None:
     """The job has ended, and its successor is not promoted yet: a new job would overtake it."""
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(n=1, key="k")
     running = take(app)
     second = work.enqueue(n=2, key="k", on_duplicate="merge")
-    settle(app, running, Done())
+    commit_step(app, running, Done())
 
     third = work.enqueue(n=3, key="k", on_duplicate="merge")
     fourth, other = work.enqueue_many([{"n": 4}, {"n": 5}], keys=["k", "other"], on_duplicate="merge")
@@ -305,11 +305,11 @@ def test_what_is_asked_last_is_done_last(app: Stepfast) -> None:
 
 
 def test_what_is_asked_last_is_done_last_although_the_job_is_tried_again(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(n=1, key="k")
     running = take(app)
     second = work.enqueue(n=2, key="k", on_duplicate="merge")
-    settle(app, running, AGAIN)
+    commit_step(app, running, AGAIN)
 
     third = work.enqueue(n=3, key="k", on_duplicate="merge")
 
@@ -323,7 +323,7 @@ def waiting_for_its_turn(app: Stepfast) -> tuple[Job[..., None], str]:
     work.enqueue(ids=[1], key="k")
     running = take(app)
     second = work.enqueue(ids=[2], key="k", on_duplicate="merge")
-    settle(app, running, Done())
+    commit_step(app, running, Done())
     return work, second.id
 
 
@@ -365,7 +365,7 @@ def test_a_replacement_of_a_job_that_runs_replaces_what_waits_behind_it(app: Ste
     row = rows.ended(app, successor.id)
     assert row is not None
     assert (row["state"], "newer call" in row["last_error"]) == ("cancelled", True)
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     assert (go(app), rows.count(app, "stepfast_job")) == (0, 0)
 
 
@@ -379,7 +379,7 @@ def test_a_job_that_runs_can_end_while_a_transaction_that_follows_it_is_open(
 
     with app.transaction() as tx:
         work.enqueue(ids=[2], key="k", on_duplicate="merge", tx=tx)
-        settle(another_app(), running, Done())
+        commit_step(another_app(), running, Done())
 
     assert rows.state(app, first.id) == "done"
     assert go(app) == 1
@@ -506,7 +506,7 @@ def waits(app: Stepfast, job_id: str) -> int:
 
 
 def test_a_debounced_job_begins_after_the_last_call_with_its_payload(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(n=1, key="k", debounce="1h")
     rows.change(app, "UPDATE stepfast_job SET ready_at = ready_at - :half", half=rows.HOUR // 2)
 
@@ -518,7 +518,7 @@ def test_a_debounced_job_begins_after_the_last_call_with_its_payload(app: Stepfa
 
 
 def test_a_debounced_job_waits_at_most_so_long_after_the_first_call(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     job = work.enqueue(n=1, key="k", debounce="1h", at_most="2h")
     rows.change(
         app, "UPDATE stepfast_job SET created_at = created_at - :past", past=rows.HOUR + rows.HOUR // 2
@@ -530,7 +530,7 @@ def test_a_debounced_job_waits_at_most_so_long_after_the_first_call(app: Stepfas
 
 
 def test_a_debounced_job_that_was_ready_waits_again(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     job = work.enqueue(n=1, key="k", debounce="1h")
     rows.make_due(app, job.id)
 
@@ -550,7 +550,7 @@ def test_debounced_calls_may_be_merged(app: Stepfast) -> None:
 
 
 def test_a_debounced_call_does_not_interrupt_the_job_that_runs(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(n=1, key="k", debounce="1h")
     rows.change(app, "UPDATE stepfast_job SET state = 'ready', ready_at = 1")
     running = take(app)
@@ -558,16 +558,16 @@ def test_a_debounced_call_does_not_interrupt_the_job_that_runs(app: Stepfast) ->
     second = work.enqueue(n=2, key="k", debounce="1h")
     third = work.enqueue(n=3, key="k", debounce="1h")
 
-    settle(app, running, Done())
+    commit_step(app, running, Done())
     assert (go(app), third.id) == (1, second.id)
     assert (rows.state(app, second.id), payload(app, second.id)) == ("scheduled", {"n": 3})
     assert waits(app, second.id) == pytest.approx(3600, abs=20)
 
 
 def test_a_debounced_call_does_not_bring_the_next_try_forward(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     job = work.enqueue(n=1, key="k")
-    settle(app, take(app), AGAIN)
+    commit_step(app, take(app), AGAIN)
 
     work.enqueue(n=2, key="k", debounce="1s")
 
@@ -579,9 +579,9 @@ def test_a_debounced_call_does_not_bring_the_next_try_forward(app: Stepfast) -> 
 
 
 def test_a_key_is_remembered_until_its_window_is_over(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(n=1, key="k", unique_per="1d")
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
 
     again = work.enqueue(n=2, key="k", unique_per="1d", on_duplicate="skip")
 
@@ -618,7 +618,7 @@ def test_options_that_contradict_each_other_are_refused_in_words(
     app: Stepfast, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        work_on(app).enqueue(**options)
+        register_work(app).enqueue(**options)
 
     assert (rows.count(app, "stepfast_job"), rows.count(app, "stepfast_key")) == (0, 0)
 

@@ -23,7 +23,17 @@ from stepfast.results.outcome import expire_results
 from stepfast.testing import drain, inline
 from stepfast.worker.maintenance import prune
 from tests.support import isolated_jobs, rows
-from tests.support.engine import ALICE, claim, settle, silence, somebody_waits, sweep, take, together, work_on
+from tests.support.engine import (
+    ALICE,
+    claim,
+    commit_step,
+    make_silent,
+    register_work,
+    rescue_all,
+    somebody_waits,
+    take,
+    together,
+)
 from tests.support.isolated_jobs import register
 
 if TYPE_CHECKING:
@@ -48,20 +58,20 @@ def edges(app: Stepfast) -> list[str]:
 
 
 def test_a_job_waits_until_all_that_it_comes_after_are_done(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     one, two = work.enqueue(n=1), work.enqueue(n=2)
     child = work.enqueue(n=3, after=[one, two.id])
 
     first, second = claim(app, limit=9)
-    settle(app, first, Done())
+    commit_step(app, first, Done())
     assert rows.state(app, child.id) == "waiting"
-    settle(app, second, Done())
+    commit_step(app, second, Done())
 
     assert take(app).job_id == child.id
 
 
 def test_whoever_ends_jobs_in_a_batch_lets_go_who_waits_for_them(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parents = work.enqueue_many([{"n": n} for n in range(3)])
     child = work.enqueue(after=parents)
     alone = work.enqueue(n=9)
@@ -74,7 +84,7 @@ def test_whoever_ends_jobs_in_a_batch_lets_go_who_waits_for_them(app: Stepfast) 
 
 
 def test_a_batch_of_which_some_fences_are_lost_lets_go_only_what_is_done(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     mine, lost = work.enqueue(n=1), work.enqueue(n=2)
     after_mine, after_lost = work.enqueue(after=mine), work.enqueue(after=lost)
     leases = claim(app, limit=9)
@@ -87,9 +97,9 @@ def test_a_batch_of_which_some_fences_are_lost_lets_go_only_what_is_done(app: St
 
 
 def test_what_is_done_already_is_not_waited_for(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
-    settle(app, take(app), Done(7))
+    commit_step(app, take(app), Done(7))
 
     child = work.enqueue(after=parent)
 
@@ -98,12 +108,12 @@ def test_what_is_done_already_is_not_waited_for(app: Stepfast) -> None:
 
 
 def test_a_job_that_waits_keeps_its_own_time(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     soon, later = work.enqueue(after=parent), work.enqueue(after=parent, delay="1h")
     rows.change(app, "UPDATE stepfast_job SET ready_at = 5 WHERE id = :id", id=soon.id)
 
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
 
     assert states(app, soon.id, later.id) == ["ready", "scheduled"]
     row = rows.live(app, soon.id)
@@ -112,7 +122,7 @@ def test_a_job_that_waits_keeps_its_own_time(app: Stepfast) -> None:
 
 
 def test_nobody_takes_a_job_that_waits(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue(queue="elsewhere")
     child = work.enqueue(after=parent)
 
@@ -169,7 +179,7 @@ def test_a_chain_runs_in_its_order_inline(app: Stepfast) -> None:
 
 
 def test_a_step_may_enqueue_what_comes_after_itself(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue()
     lease = take(app)
     made: list[str] = []
@@ -177,20 +187,20 @@ def test_a_step_may_enqueue_what_comes_after_itself(app: Stepfast) -> None:
     def effect(tx: Transaction) -> None:
         made.append(work.enqueue(n=2, after=lease.job_id, tx=tx).id)
 
-    settle(app, lease, Done(), Call(effect))
+    commit_step(app, lease, Done(), Call(effect))
 
     assert states(app, *made) == ["ready"]
 
 
 def test_many_jobs_come_after_the_same_ones(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parents = work.enqueue_many([{"n": 1}, {"n": 2}])
     children = work.enqueue_many([{"n": n} for n in range(5)], after=parents, keys=["a", "b", None, "d", "e"])
     leases = claim(app, limit=9)
     assert len(leases) == 2
 
     for lease in leases:
-        settle(app, lease, Done())
+        commit_step(app, lease, Done())
 
     assert {rows.state(app, it.id) for it in children} == {"ready"}
 
@@ -198,7 +208,7 @@ def test_many_jobs_come_after_the_same_ones(app: Stepfast) -> None:
 def test_what_nobody_waits_for_costs_no_statement_more(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work_on(app).enqueue_many([{"n": n} for n in range(3)])
+    register_work(app).enqueue_many([{"n": n} for n in range(3)])
     leases = claim(app, limit=9)
     sent: list[str] = []
     monkeypatch.setattr(Connection, "watch", staticmethod(lambda _, text: sent.append(text)))
@@ -219,7 +229,7 @@ def ended_by(app: Stepfast, lease: Any) -> None:
 def test_of_parents_that_end_at_the_same_moment_one_is_the_last(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    work = work_on(app)
+    work = register_work(app)
     apps = [another_app() for _ in range(4)]
     for _ in range(5):
         parents = work.enqueue_many([{"n": n} for n in range(4)])
@@ -238,7 +248,7 @@ def test_of_parents_that_end_at_the_same_moment_one_is_the_last(
 def test_who_ends_a_parent_waits_for_who_is_ending_another(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    work, other = work_on(app), another_app()
+    work, other = register_work(app), another_app()
     child = work.enqueue(after=work.enqueue_many([{"n": 1}, {"n": 2}]))
     first, second = claim(app, limit=9)
 
@@ -255,7 +265,7 @@ def test_who_ends_a_parent_waits_for_who_is_ending_another(
 def test_a_child_that_is_enqueued_while_its_parent_ends_is_not_forgotten(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    work, other = work_on(app), another_app()
+    work, other = register_work(app), another_app()
     for _ in range(10):
         parent = work.enqueue()
         lease = take(app)
@@ -276,14 +286,14 @@ def test_a_child_that_is_enqueued_while_its_parent_ends_is_not_forgotten(
 def test_when_a_parent_does_not_get_done_the_policy_decides(
     app: Stepfast, ending: Bury | Stop, on_dead: OnDead, state: str, *, before: bool
 ) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent, fine = work.enqueue(), work.enqueue()
     lease, other = claim(app, limit=2)
-    settle(app, other, Done())
+    commit_step(app, other, Done())
     after = [parent, fine]
 
     child = work.enqueue(after=after, on_dead=on_dead) if before else None
-    settle(app, lease, ending)
+    commit_step(app, lease, ending)
     child = child or work.enqueue(after=after, on_dead=on_dead)
 
     assert rows.state(app, child.id) == state
@@ -304,34 +314,34 @@ def test_a_chain_may_be_longer_than_python_recurses(app: Stepfast) -> None:
 
 
 def fail_along_a_chain(app: Stepfast, length: int) -> None:
-    work = work_on(app)
+    work = register_work(app)
     chain = [work.enqueue()]
     for n in range(length):
         chain.append(work.enqueue(n=n, after=chain[-1], on_dead="fail"))
     waits = work.enqueue(after=chain[-1])
     runs = work.enqueue(after=chain[-1], on_dead="run")
 
-    settle(app, take(app), DIED)
+    commit_step(app, take(app), DIED)
 
     assert rows.count(app, "stepfast_archive", "state = 'dead'") == len(chain)
     assert states(app, waits.id, runs.id) == ["waiting", "ready"]
 
 
 def test_a_child_of_a_job_that_killed_its_worker_is_told(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
     rows.add_worker(app, ALICE)
     take(app)
-    silence(app, ALICE)
+    make_silent(app, ALICE)
 
-    assert sweep(app, crash_limit=1).died == 1
+    assert rescue_all(app, crash_limit=1).died == 1
 
     assert states(app, parent.id, child.id) == ["dead", "dead"]
 
 
 def test_a_child_of_a_job_that_was_cancelled_while_it_waited_is_told(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="run")
 
@@ -342,7 +352,7 @@ def test_a_child_of_a_job_that_was_cancelled_while_it_waited_is_told(app: Stepfa
 
 def test_a_parent_that_nobody_knows_is_refused_and_nothing_is_stored(app: Stepfast) -> None:
     with pytest.raises(NotFoundError, match="there is no job unknown"):
-        work_on(app).enqueue(after="unknown")
+        register_work(app).enqueue(after="unknown")
 
     assert rows.count(app, "stepfast_job") == 0
 
@@ -351,24 +361,24 @@ def test_a_parent_that_nobody_knows_is_refused_and_nothing_is_stored(app: Stepfa
 
 
 def test_who_waits_for_a_dead_parent_goes_on_when_that_one_is_revived_and_done(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent)
-    settle(app, take(app), DIED)
+    commit_step(app, take(app), DIED)
     late = work.enqueue(after=parent)
 
     app.operator.retry(parent.id)
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
 
     assert states(app, child.id, late.id) == ["ready", "ready"]
 
 
 def test_what_failed_because_of_a_parent_is_revived_with_it_and_waits_again(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
     grandchild = work.enqueue(after=child, on_dead="fail", key="mine")
-    settle(app, take(app), DIED)
+    commit_step(app, take(app), DIED)
     assert states(app, parent.id, child.id, grandchild.id) == ["dead"] * 3
 
     assert app.operator.retry(parent.id, tree=True) == "ready"
@@ -377,19 +387,19 @@ def test_what_failed_because_of_a_parent_is_revived_with_it_and_waits_again(app:
     for one in (parent, child, grandchild):
         lease = take(app)
         assert lease.job_id == one.id
-        settle(app, lease, Done())
+        commit_step(app, lease, Done())
     assert [it.what for it in app.operator.audit(subject=parent.id)] == ["job.retry"]
     assert app.operator.audit(subject=parent.id)[0].touched == 3
 
 
 def test_a_parent_that_is_revived_alone_leaves_what_failed_dead(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
-    settle(app, take(app), DIED)
+    commit_step(app, take(app), DIED)
 
     app.operator.retry(parent.id)
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     assert states(app, child.id) == ["dead"]
 
     app.operator.retry(child.id)
@@ -397,23 +407,23 @@ def test_a_parent_that_is_revived_alone_leaves_what_failed_dead(app: Stepfast) -
 
 
 def test_a_child_that_is_revived_alone_waits_for_its_dead_parent(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
-    settle(app, take(app), DIED)
+    commit_step(app, take(app), DIED)
 
     assert app.operator.retry(child.id) == "waiting"
     app.operator.retry(parent.id)
-    settle(app, take(app), DIED)
+    commit_step(app, take(app), DIED)
 
     assert states(app, child.id) == ["dead"], "it dies again with its parent"
 
 
 def test_dead_letters_that_are_all_revived_wait_for_each_other(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
-    settle(app, take(app), DIED)
+    commit_step(app, take(app), DIED)
 
     assert app.operator.retry_dead_letters().retried == 2
 
@@ -423,11 +433,11 @@ def test_dead_letters_that_are_all_revived_wait_for_each_other(app: Stepfast) ->
 def test_a_child_whose_parent_ends_while_it_is_revived_is_not_forgotten(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    work, other = work_on(app), another_app()
+    work, other = register_work(app), another_app()
     for _ in range(5):
         parent = work.enqueue()
         child = work.enqueue(after=parent, on_dead="fail")
-        settle(app, take(app), DIED)
+        commit_step(app, take(app), DIED)
         app.operator.retry(parent.id)
         lease = take(app)
 
@@ -439,10 +449,10 @@ def test_a_child_whose_parent_ends_while_it_is_revived_is_not_forgotten(
 
 
 def test_a_tree_whose_key_is_taken_is_not_revived_in_part(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail", key="mine")
-    settle(app, take(app), DIED)
+    commit_step(app, take(app), DIED)
     work.enqueue(key="mine")
 
     with pytest.raises(StateError, match="1 of the tree of job"):
@@ -452,10 +462,10 @@ def test_a_tree_whose_key_is_taken_is_not_revived_in_part(app: Stepfast) -> None
 
 
 def test_who_waits_for_a_dead_letter_that_is_purged_dies_of_it(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent)
-    settle(app, take(app), DIED)
+    commit_step(app, take(app), DIED)
 
     assert app.operator.purge_dead_letters() == 1
 
@@ -467,12 +477,12 @@ def test_who_waits_for_a_dead_letter_that_is_purged_dies_of_it(app: Stepfast) ->
 
 
 def test_what_an_unfinished_job_needs_is_kept_beyond_its_time(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     needed, other, slow = work.enqueue(), work.enqueue(), work.enqueue()
     leases = {it.job_id: it for it in claim(app, limit=9)}
     work.enqueue(after=[needed, slow])
     for one in (needed, other):
-        settle(app, leases[one.id], Done(5))
+        commit_step(app, leases[one.id], Done(5))
     rows.change(app, "UPDATE stepfast_archive SET finished_at = 1")
 
     with app.transaction() as tx:
@@ -483,8 +493,8 @@ def test_what_an_unfinished_job_needs_is_kept_beyond_its_time(app: Stepfast) -> 
     assert row is not None
     assert row["result"] == "5"
 
-    settle(app, leases[slow.id], Done())
-    settle(app, take(app), Done())
+    commit_step(app, leases[slow.id], Done())
+    commit_step(app, take(app), Done())
     rows.change(app, "UPDATE stepfast_archive SET finished_at = 1")
     with app.transaction() as tx:
         assert prune(tx, rows.DAY) == 3
@@ -495,27 +505,27 @@ def test_what_an_unfinished_job_needs_is_kept_beyond_its_time(app: Stepfast) -> 
 
 
 def test_a_duplicate_that_is_skipped_keeps_what_it_comes_after(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     first = work.enqueue(key="k", after=parent)
 
     again = work.enqueue(key="k", after=work.enqueue(queue="other"), on_duplicate="skip")
 
     assert (again.id, again.created) == (first.id, False)
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     assert rows.state(app, first.id) == "ready"
 
 
 def test_a_replaced_job_comes_after_what_the_new_payload_does(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     old, new = work.enqueue(n=1), work.enqueue(n=2)
     job = work.enqueue(key="k", after=old)
 
     work.enqueue(key="k", after=new, on_duplicate="replace")
     leases = {it.job_id: it for it in claim(app, limit=9)}
-    settle(app, leases[old.id], Done())
+    commit_step(app, leases[old.id], Done())
     assert rows.state(app, job.id) == "waiting"
-    settle(app, leases[new.id], Done())
+    commit_step(app, leases[new.id], Done())
     assert rows.state(app, job.id) == "ready"
 
     work.enqueue(key="k", after=work.enqueue(queue="other"), on_duplicate="replace")
@@ -526,7 +536,7 @@ def test_a_replaced_job_comes_after_what_the_new_payload_does(app: Stepfast) -> 
 
 
 def test_jobs_that_would_wait_for_each_other_are_refused_with_their_names(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(id="first", key="k")
     work.enqueue(id="second", after=first)
     work.enqueue(id="third", after="second")
@@ -543,7 +553,7 @@ def test_jobs_that_would_wait_for_each_other_are_refused_with_their_names(app: S
 def test_two_that_wait_for_each_other_at_the_same_moment_are_not_both_stored(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    work, other = work_on(app), work_on(another_app())
+    work, other = register_work(app), register_work(another_app())
     one, two = work.enqueue(key="one"), work.enqueue(key="two")
 
     answers = together(
@@ -561,7 +571,7 @@ def test_two_that_wait_for_each_other_at_the_same_moment_are_not_both_stored(
 
 
 def test_a_tree_is_cancelled_and_revived_as_a_whole(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     root = work.enqueue()
     left, right = work.enqueue(after=root, on_dead="fail"), work.enqueue(after=root, on_dead="run")
     leaf = work.enqueue(after=[left, right])
@@ -583,7 +593,7 @@ def test_a_tree_is_cancelled_and_revived_as_a_whole(app: Stepfast) -> None:
 
 
 def test_of_a_tree_what_runs_is_asked_to_stop(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     root = work.enqueue()
     child = work.enqueue(after=root)
     lease = take(app)
@@ -592,12 +602,12 @@ def test_of_a_tree_what_runs_is_asked_to_stop(app: Stepfast) -> None:
         stopped = trees.cancel_tree(tx, root.id)
 
     assert (stopped.state, stopped.ended, stopped.asked) == ("leased", 1, 1)
-    settle(app, lease, Done())  # it was too late to stop it
+    commit_step(app, lease, Done())  # it was too late to stop it
     assert states(app, root.id, child.id) == ["done", "cancelled"]
 
 
 def test_a_tree_is_shown_with_every_job_once(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     root = work.enqueue(id="root")
     work.enqueue(id="left", after=root)
     work.enqueue(id="right", after=root)
@@ -626,14 +636,14 @@ def test_a_tree_is_shown_with_every_job_once(app: Stepfast) -> None:
 
 
 def test_who_waits_for_a_job_that_was_removed_by_hand_is_found(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     done, gone, dead = work.enqueue(), work.enqueue(), work.enqueue()
     after_done, after_gone, after_dead = (work.enqueue(after=it, on_dead="wait") for it in (done, gone, dead))
     leases = {it.job_id: it for it in claim(app, limit=9)}
-    settle(app, leases[dead.id], DIED)
+    commit_step(app, leases[dead.id], DIED)
     for one in (done, gone):
         rows.change(app, "UPDATE stepfast_job SET has_dependants = 0 WHERE id = :id", id=one.id)
-    settle(app, leases[done.id], Done())
+    commit_step(app, leases[done.id], Done())
     rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=gone.id)
 
     with app.reading() as tx:
@@ -651,10 +661,10 @@ def test_who_waits_for_a_job_that_was_removed_by_hand_is_found(app: Stepfast) ->
 
 
 def test_purging_forgets_the_edges_of_a_job(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
-    settle(app, take(app), DIED)
+    commit_step(app, take(app), DIED)
 
     with app.transaction() as tx:
         dead_letters.purge(tx, [child.id])

@@ -19,7 +19,7 @@ from stepfast.jobs.outcome import Continue
 from stepfast.jobs.wait import event_in
 from stepfast.testing import clock, drain, inline
 from tests.support import rows
-from tests.support.engine import BOB, claim, settle, take, together, work_on
+from tests.support.engine import BOB, claim, commit_step, register_work, take, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +45,8 @@ def paying(app: Stepfast, seen: list[Any], *, name: str = NAME) -> Job[..., Any]
 
 def waiting(app: Stepfast, name: str = NAME) -> str:
     """A job that waits, as a worker would have left it."""
-    job_id = work_on(app).enqueue().id
-    settle(app, take(app), Wait(name, timeout="1h", cursor=7))
+    job_id = register_work(app).enqueue().id
+    commit_step(app, take(app), Wait(name, timeout="1h", cursor=7))
     return job_id
 
 
@@ -173,7 +173,7 @@ def test_a_failing_step_finds_the_event_again_when_it_is_tried_again(app: Stepfa
 def test_a_dead_letter_keeps_its_event_for_its_next_life(app: Stepfast) -> None:
     job_id = waiting(app)
     app.events.send(NAME, "money")
-    settle(app, take(app), Reject("not today"))
+    commit_step(app, take(app), Reject("not today"))
 
     app.operator.retry(job_id)
 
@@ -184,9 +184,9 @@ def test_a_dead_letter_keeps_its_event_for_its_next_life(app: Stepfast) -> None:
 
 @pytest.mark.parametrize("end", ["cancelled", "hastened", "replaced"])
 def test_a_job_that_waits_no_more_takes_no_event(app: Stepfast, end: str) -> None:
-    work = work_on(app)
+    work = register_work(app)
     job_id = work.enqueue(key="one").id
-    settle(app, take(app), Wait(NAME, timeout="1h"))
+    commit_step(app, take(app), Wait(NAME, timeout="1h"))
     match end:
         case "cancelled":
             assert app.operator.cancel(job_id) == "cancelled"
@@ -202,25 +202,25 @@ def test_a_job_that_waits_no_more_takes_no_event(app: Stepfast, end: str) -> Non
 
 
 def test_a_running_step_that_was_asked_to_stop_does_not_begin_to_wait(app: Stepfast) -> None:
-    job_id = work_on(app).enqueue().id
+    job_id = register_work(app).enqueue().id
     lease = take(app)
     with app.transaction() as tx:
         actions.cancel(tx, job_id)
 
-    settle(app, lease, Wait(NAME, timeout="1h"))
+    commit_step(app, lease, Wait(NAME, timeout="1h"))
 
     assert rows.state(app, job_id) == "cancelled"
     assert not rows.count(app, "stepfast_wait")
 
 
 def test_an_owner_that_was_replaced_cannot_begin_to_wait(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     stale = take(app)
-    settle(app, stale, Continue(1))
+    commit_step(app, stale, Continue(1))
     claim(app, BOB)
 
     with pytest.raises(Exception, match="no longer current"):
-        settle(app, stale, Wait(NAME, timeout="1h"))
+        commit_step(app, stale, Wait(NAME, timeout="1h"))
 
     assert not rows.count(app, "stepfast_wait")
 
@@ -228,14 +228,14 @@ def test_an_owner_that_was_replaced_cannot_begin_to_wait(app: Stepfast) -> None:
 def test_an_event_and_a_wait_of_the_same_moment_never_miss_each_other(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    work = work_on(app)
+    work = register_work(app)
     other = another_app()
     for n in range(15):
         work.enqueue()
         lease, name = take(app), f"race:{n}"
 
         def begin(lease: Any = lease, name: str = name) -> None:
-            settle(app, lease, Wait(name, timeout="1h"))
+            commit_step(app, lease, Wait(name, timeout="1h"))
 
         def send(name: str = name) -> Sent:
             return other.events.send(name, "now")
@@ -246,7 +246,7 @@ def test_an_event_and_a_wait_of_the_same_moment_never_miss_each_other(
         assert row is not None
         assert row["state"] == "ready", f"round {n}: the event and the wait missed each other"
         assert not rows.count(app, "stepfast_event")
-        settle(app, take(app), Done())
+        commit_step(app, take(app), Done())
 
 
 def test_many_senders_and_many_waits_find_each_other_once(
@@ -395,9 +395,9 @@ def test_bad_names_times_and_cursors_are_refused_in_words(app: Stepfast) -> None
         Wait(NAME, timeout=0)
     with pytest.raises(AnswerError, match="cannot be stored"):
         app.events.send(NAME, object())
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     with pytest.raises(AnswerError, match="which is ours"):
-        settle(app, take(app), Continue({"stepfast.wait": {"name": "x"}, "cursor": 1}))
+        commit_step(app, take(app), Continue({"stepfast.wait": {"name": "x"}, "cursor": 1}))
 
 
 def test_no_thread_and_no_lease_is_held_while_many_jobs_wait(app: Stepfast) -> None:

@@ -16,7 +16,7 @@ from stepfast.jobs.outcome import Again, Bury, Call
 from stepfast.telemetry.traces import inside
 from stepfast.testing import drain, inline
 from tests.support import rows
-from tests.support.engine import claim, settle, take, together, work_on
+from tests.support.engine import claim, commit_step, register_work, take, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def group_of(app: Stepfast, members: int = 3, **options: Any) -> str:
 def works(app: Stepfast) -> Job[..., None]:
     """The kind of job of this application, whether it was registered or not."""
     kind = app.kinds.find("work")
-    return work_on(app) if kind is None else Job(app, kind, kind.handler)
+    return register_work(app) if kind is None else Job(app, kind, kind.handler)
 
 
 def ended_by(app: Stepfast, lease: Lease) -> None:
@@ -51,10 +51,10 @@ def test_the_completion_job_starts_when_the_last_member_has_ended(app: Stepfast)
     group = group_of(app)
     first, second, third = claim(app, limit=9)
 
-    settle(app, first, Done())
-    settle(app, second, Done())
+    commit_step(app, first, Done())
+    commit_step(app, second, Done())
     assert rows.state(app, group) == "waiting"
-    settle(app, third, Done())
+    commit_step(app, third, Done())
 
     assert take(app).job_id == group
 
@@ -66,7 +66,7 @@ def test_an_empty_group_completes_when_it_is_closed(app: Stepfast) -> None:
 
 
 def test_a_group_exists_with_all_its_members_or_not_at_all(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     def ask() -> None:
         with app.group(work.with_args(n=9)):
@@ -82,14 +82,14 @@ def test_a_group_exists_with_all_its_members_or_not_at_all(app: Stepfast) -> Non
 
 
 def test_wrong_arguments_of_the_completion_job_are_refused_before_anything_is_stored(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     with pytest.raises(Exception, match="`n`"):
         work.with_args(n="a text")
 
 
 def test_members_join_on_a_transaction_of_the_callers(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     with app.transaction() as tx, app.group(work.with_args(n=9), tx=tx) as group:
         work.enqueue_many([{"n": 1}, {"n": 2}])
@@ -120,7 +120,7 @@ def test_members_that_end_at_the_same_moment_start_the_completion_job_once(
 
         lease = take(app)
         assert lease.job_id == group
-        settle(app, lease, Done())
+        commit_step(app, lease, Done())
 
 
 def test_a_whole_group_that_is_acknowledged_at_once_completes(app: Stepfast) -> None:
@@ -135,10 +135,10 @@ def test_a_whole_group_that_is_acknowledged_at_once_completes(app: Stepfast) -> 
 
 def test_a_member_that_tries_again_is_waited_for(app: Stepfast) -> None:
     group = group_of(app, members=1)
-    settle(app, take(app), Again(timedelta(0), "error", "error"))
+    commit_step(app, take(app), Again(timedelta(0), "error", "error"))
     assert rows.state(app, group) == "waiting"
 
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     assert rows.state(app, group) == "ready"
 
 
@@ -153,7 +153,7 @@ def test_when_a_member_dies_the_policy_of_the_group_decides(
     found = []
 
     for lease, ending in ((first, DIED), (second, Done())):
-        settle(app, lease, ending)
+        commit_step(app, lease, ending)
         found.append(rows.state(app, group))
 
     assert found == states
@@ -162,12 +162,12 @@ def test_when_a_member_dies_the_policy_of_the_group_decides(
 def test_a_group_that_failed_is_revived_with_its_dead_members(app: Stepfast) -> None:
     group = group_of(app, members=2, on_dead="fail")
     first, second = claim(app, limit=9)
-    settle(app, first, DIED)
-    settle(app, second, Done())
+    commit_step(app, first, DIED)
+    commit_step(app, second, Done())
 
     assert app.operator.retry(group, tree=True) == "waiting"
 
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     assert take(app).job_id == group
 
 
@@ -186,8 +186,8 @@ def test_a_member_that_is_cancelled_with_its_tree_leaves_its_siblings_alone(app:
     first, second = claim(app, limit=9)
 
     app.operator.cancel(first.job_id, tree=True)
-    settle(app, first, Done())
-    settle(app, second, Done())
+    commit_step(app, first, Done())
+    commit_step(app, second, Done())
 
     assert rows.state(app, group) == "cancelled"
     assert rows.state(app, second.job_id) == "done"
@@ -224,16 +224,16 @@ def test_an_effect_adds_members_although_its_step_was_the_last(app: Stepfast) ->
         with app.group(id=group, tx=tx):
             job.enqueue(n=7)
 
-    settle(app, lease, Done(), Call(effect))
+    commit_step(app, lease, Done(), Call(effect))
 
     assert rows.state(app, group) == "waiting"
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     assert rows.state(app, group) == "ready"
 
 
 def test_a_group_that_has_completed_takes_nobody_in(app: Stepfast) -> None:
     group = group_of(app, members=1)
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     job = works(app)
 
     with pytest.raises(StateError, match="has completed: it is ready"), app.group(id=group):
@@ -247,16 +247,16 @@ def test_a_member_that_is_added_to_a_group_that_failed_is_waited_for_when_that_i
 ) -> None:
     group = group_of(app, members=2, on_dead="fail")
     first, second = claim(app, limit=9)
-    settle(app, first, DIED)
+    commit_step(app, first, DIED)
 
     with inside(second, None), app.group():
         added = works(app).enqueue(n=2)
-    settle(app, second, Done())
+    commit_step(app, second, Done())
     app.operator.retry(group, tree=True)
 
     for _ in range(2):
         assert rows.state(app, group) == "waiting"
-        settle(app, take(app), Done())
+        commit_step(app, take(app), Done())
     assert rows.state(app, added.id) == "done"
     assert rows.state(app, group) == "ready"
 
@@ -264,7 +264,7 @@ def test_a_member_that_is_added_to_a_group_that_failed_is_waited_for_when_that_i
 def test_a_zombie_cannot_add_to_a_group_that_has_completed(app: Stepfast) -> None:
     group = group_of(app, members=1)
     lease = take(app)
-    settle(app, lease, Done())
+    commit_step(app, lease, Done())
     job = works(app)
 
     with inside(lease, None), pytest.raises(StateError, match="is no member of a group"), app.group():
@@ -274,7 +274,7 @@ def test_a_zombie_cannot_add_to_a_group_that_has_completed(app: Stepfast) -> Non
 
 
 def test_where_there_is_no_group_it_is_said_in_words(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
 
     with pytest.raises(ConfigurationError, match="outside a handler"), app.group():
         pass
@@ -305,7 +305,7 @@ def test_groups_inside_a_group_are_its_members(app: Stepfast) -> None:
 
 
 def test_a_member_that_would_wait_for_its_own_group_is_refused(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     with pytest.raises(CycleError, match=" after "), app.group(work.with_args(n=9)) as group:
         work.enqueue(n=1, after=group.completion)
@@ -314,10 +314,10 @@ def test_a_member_that_would_wait_for_its_own_group_is_refused(app: Stepfast) ->
 
 
 def test_a_job_that_was_there_before_becomes_a_member(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     unfinished = work.enqueue(n=1, key="k")
     done = work.enqueue(n=2, id="done", priority=9)
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
 
     with app.group(work.with_args(n=9)) as group:
         work.enqueue(n=1, key="k", on_duplicate="skip")
@@ -327,12 +327,12 @@ def test_a_job_that_was_there_before_becomes_a_member(app: Stepfast) -> None:
     assert rows.state(app, group.id) == "waiting"
     lease = take(app)
     assert lease.job_id == unfinished.id
-    settle(app, lease, Done())
+    commit_step(app, lease, Done())
     assert rows.state(app, group.id) == "ready"
 
 
 def test_a_group_with_an_id_may_be_asked_for_again(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     def ask() -> None:
         with app.group(work.with_args(n=9), id="import-7"):
@@ -342,8 +342,8 @@ def test_a_group_with_an_id_may_be_asked_for_again(app: Stepfast) -> None:
     ask()
     ask()
     for lease in claim(app, limit=9):
-        settle(app, lease, Done())
-    settle(app, take(app), Done())
+        commit_step(app, lease, Done())
+    commit_step(app, take(app), Done())
     ask()
 
     assert rows.count(app, "stepfast_archive") == 3

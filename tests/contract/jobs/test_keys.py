@@ -22,7 +22,7 @@ from stepfast.jobs.dead_letters import revive
 from stepfast.jobs.keys import forget_expired_keys
 from stepfast.jobs.outcome import Bury
 from tests.support import rows
-from tests.support.engine import settle, take, together, work_on
+from tests.support.engine import commit_step, register_work, take, together
 
 if TYPE_CHECKING:
     from stepfast.database.statement import Statement
@@ -40,12 +40,12 @@ def app_of(job: Job[..., Any]) -> Stepfast:
 def finish(app: Stepfast) -> str:
     """Take the next job and do it; returns its id."""
     lease = take(app)
-    settle(app, lease, Done())
+    commit_step(app, lease, Done())
     return lease.job_id
 
 
 def test_a_second_job_with_the_key_is_refused(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(n=1, key="order:A-17")
 
     with pytest.raises(DuplicateKeyError) as refusal:
@@ -59,13 +59,13 @@ def test_a_second_job_with_the_key_is_refused(app: Stepfast) -> None:
 def test_a_key_that_ends_in_a_space_is_refused(app: Stepfast) -> None:
     """MariaDB compares texts without the spaces at their ends."""
     with pytest.raises(ConfigurationError, match="ends in a space"):
-        work_on(app).enqueue(key="order:A-17 ")
+        register_work(app).enqueue(key="order:A-17 ")
 
     assert rows.count(app, "stepfast_job") == 0
 
 
 def test_a_skipped_duplicate_answers_with_the_job_that_is_there(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(n=1, key="k")
 
     second = work.enqueue(n=2, key="k", on_duplicate="skip")
@@ -77,7 +77,7 @@ def test_a_skipped_duplicate_answers_with_the_job_that_is_there(app: Stepfast) -
 
 
 def test_a_replacement_takes_over_payload_and_time(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(n=1, key="k")
 
     second = work.enqueue(n=2, key="k", on_duplicate="replace", priority=4, delay="1h", queue="later")
@@ -91,24 +91,24 @@ def test_a_replacement_takes_over_payload_and_time(app: Stepfast) -> None:
 
 
 def test_a_replacement_supersedes_the_one_who_runs_the_old_payload(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     job = work.enqueue(n=1, key="k")
     old = take(app)
 
     work.enqueue(n=2, key="k", on_duplicate="replace")
 
     with pytest.raises(LeaseLostError):
-        settle(app, old, Done())
+        commit_step(app, old, Done())
     new = take(app)
     assert (new.job_id, json.loads(new.payload), new.attempt) == (job.id, {"n": 2}, 1)
-    settle(app, new, Done())
+    commit_step(app, new, Done())
     assert rows.state(app, job.id) == "done"
 
 
 def test_a_replacement_forgets_where_the_old_payload_stood(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     job = work.enqueue(n=1, key="k")
-    settle(app, take(app), Continue({"page": 7}))
+    commit_step(app, take(app), Continue({"page": 7}))
 
     work.enqueue(n=2, key="k", on_duplicate="replace")
 
@@ -119,7 +119,7 @@ def test_a_replacement_forgets_where_the_old_payload_stood(app: Stepfast) -> Non
 
 def test_a_replacement_is_no_repetition_for_services_outside(app: Stepfast) -> None:
     """The pair of job and step is the idempotency key."""
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(n=1, key="k")
     old = take(app)
 
@@ -131,7 +131,7 @@ def test_a_replacement_is_no_repetition_for_services_outside(app: Stepfast) -> N
 
 @pytest.mark.parametrize("choice", ["reject", "skip", "replace"])
 def test_the_key_is_free_when_the_job_is_done(app: Stepfast, choice: Any) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(n=1, key="k")
     done = finish(app)
 
@@ -145,7 +145,7 @@ def test_the_key_is_free_when_the_job_is_done(app: Stepfast, choice: Any) -> Non
 def test_of_many_who_ask_at_once_one_creates_the_job(
     another_app: Callable[[], Stepfast], choice: Any
 ) -> None:
-    jobs = [work_on(another_app()) for _ in range(CONTENDERS)]
+    jobs = [register_work(another_app()) for _ in range(CONTENDERS)]
 
     answers = together(
         [partial(job.enqueue, n=n, key="k", on_duplicate=choice) for n, job in enumerate(jobs)]
@@ -161,7 +161,7 @@ def test_of_many_who_ask_at_once_one_creates_the_job(
 
 
 def test_two_batches_that_share_keys_create_each_job_once(another_app: Callable[[], Stepfast]) -> None:
-    jobs = [work_on(another_app()) for _ in range(4)]
+    jobs = [register_work(another_app()) for _ in range(4)]
     keys = [f"order:{n}" for n in range(40)]
     orders = [keys, keys[::-1], keys[20:] + keys[:20], keys]
 
@@ -177,7 +177,7 @@ def test_two_batches_that_share_keys_create_each_job_once(another_app: Callable[
 
 
 def test_a_batch_with_a_held_key_is_refused_as_a_whole(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(n=1, key="b")
 
     with pytest.raises(DuplicateKeyError):
@@ -187,7 +187,7 @@ def test_a_batch_with_a_held_key_is_refused_as_a_whole(app: Stepfast) -> None:
 
 
 def test_a_key_twice_in_one_batch_is_one_job(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     first, second = work.enqueue_many([{"n": 1}, {"n": 2}], keys=["k", "k"], on_duplicate="skip")
 
@@ -195,7 +195,7 @@ def test_a_key_twice_in_one_batch_is_one_job(app: Stepfast) -> None:
 
 
 def test_keys_that_differ_in_case_or_accent_are_different(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     made = [work.enqueue(n=1, key=key).created for key in ("k", "K", "ḱ", "k.")]
 
@@ -203,9 +203,9 @@ def test_keys_that_differ_in_case_or_accent_are_different(app: Stepfast) -> None
 
 
 def test_a_dead_letter_has_released_its_key(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     dead = work.enqueue(n=1, key="k")
-    settle(app, take(app), Bury("broken", "broken"))
+    commit_step(app, take(app), Bury("broken", "broken"))
 
     second = work.enqueue(n=2, key="k")
 
@@ -214,9 +214,9 @@ def test_a_dead_letter_has_released_its_key(app: Stepfast) -> None:
 
 
 def test_a_dead_letter_is_not_revived_while_its_key_is_taken(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     dead = work.enqueue(n=1, key="k")
-    settle(app, take(app), Bury("broken", "broken"))
+    commit_step(app, take(app), Bury("broken", "broken"))
     holder = work.enqueue(n=2, key="k")
 
     with pytest.raises(DuplicateKeyError) as refusal, app.transaction() as tx:
@@ -275,7 +275,7 @@ def completing(app: Stepfast, lease: Lease) -> Iterator[Callable[[], None]]:
 def test_a_duplicate_before_the_end_is_the_same_job(
     app: Stepfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = request_again(work)
 
     while_ready = request_again(work)
@@ -293,8 +293,8 @@ def test_a_duplicate_during_the_completing_transaction_is_not_run_again(
     another_app: Callable[[], Stepfast],
     request_again: Callable[[Job[..., None]], EnqueuedJob[None]],
 ) -> None:
-    first = request_again(work_on(app))
-    duplicate = work_on(another_app())
+    first = request_again(register_work(app))
+    duplicate = register_work(another_app())
 
     with completing(app, take(app)) as let_it_commit, ThreadPoolExecutor(1) as threads:
         answer = threads.submit(request_again, duplicate)
@@ -313,8 +313,8 @@ def test_a_duplicate_that_does_not_even_wait_for_the_completing_transaction_is_n
     another_app: Callable[[], Stepfast],
     request_again: Callable[[Job[..., None]], EnqueuedJob[None]],
 ) -> None:
-    first = request_again(work_on(app))
-    duplicate = work_on(another_app())
+    first = request_again(register_work(app))
+    duplicate = register_work(another_app())
 
     with completing(app, take(app)):
         again = request_again(duplicate)
@@ -328,7 +328,7 @@ def test_a_duplicate_that_does_not_even_wait_for_the_completing_transaction_is_n
 def test_a_duplicate_after_the_end_is_not_run_again(
     app: Stepfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = request_again(work)
     finish(app)
 
@@ -342,7 +342,7 @@ def test_a_duplicate_after_the_end_is_not_run_again(
 def test_a_duplicate_after_its_job_was_pruned_is_not_run_again(
     app: Stepfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = request_again(work)
     finish(app)
     rows.change(app, "DELETE FROM stepfast_archive")
@@ -357,7 +357,7 @@ def test_a_duplicate_after_its_job_was_pruned_is_not_run_again(
 def test_of_many_same_requests_at_once_one_is_run(
     another_app: Callable[[], Stepfast], request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
-    jobs = [work_on(another_app()) for _ in range(CONTENDERS)]
+    jobs = [register_work(another_app()) for _ in range(CONTENDERS)]
 
     answers = together([partial(request_again, job) for job in jobs])
 
@@ -367,7 +367,7 @@ def test_of_many_same_requests_at_once_one_is_run(
 
 
 def test_an_id_whose_key_is_held_is_met_as_the_call_says(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     holder = work.enqueue(n=1, key="k")
 
     with pytest.raises(DuplicateKeyError):
@@ -379,7 +379,7 @@ def test_an_id_whose_key_is_held_is_met_as_the_call_says(app: Stepfast) -> None:
 
 
 def test_an_id_that_was_refused_may_be_tried_again(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(n=1, key="k")
     with pytest.raises(DuplicateKeyError):
         work.enqueue(n=2, id="task-1", key="k")
@@ -391,7 +391,7 @@ def test_an_id_that_was_refused_may_be_tried_again(app: Stepfast) -> None:
 
 
 def test_an_id_that_was_refused_in_a_transaction_that_went_on_is_not_remembered(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     holder = work.enqueue(n=1, key="k")
     with app.transaction() as tx, pytest.raises(DuplicateKeyError) as refusal:
         work.enqueue(n=2, id="task-1", key="k", tx=tx)
@@ -404,7 +404,7 @@ def test_an_id_that_was_refused_in_a_transaction_that_went_on_is_not_remembered(
 
 
 def test_an_id_that_was_skipped_is_not_remembered(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     holder = work.enqueue(n=1, key="k")
     skipped = work.enqueue(n=2, id="task-1", key="k", on_duplicate="skip")
     finish(app)
@@ -416,7 +416,7 @@ def test_an_id_that_was_skipped_is_not_remembered(app: Stepfast) -> None:
 
 
 def test_an_id_whose_payload_another_job_took_over_is_remembered_for_that_job(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     holder = work.enqueue(n=1, key="k")
     replaced = work.enqueue(n=2, id="task-1", key="k", on_duplicate="replace")
     finish(app)
@@ -440,7 +440,7 @@ def test_a_key_that_is_forgotten_while_we_look_is_ours(
         return look(tx, statement, **parameters)
 
     monkeypatch.setattr(Transaction, "first", forgotten_before)
-    work = work_on(app)
+    work = register_work(app)
 
     job = work.enqueue(n=1, id="task-1")
 
@@ -470,14 +470,14 @@ def test_options_that_cannot_be_stored_are_refused_in_words(
     app: Stepfast, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        work_on(app).enqueue(**options)
+        register_work(app).enqueue(**options)
 
     assert (rows.count(app, "stepfast_job"), rows.count(app, "stepfast_key")) == (0, 0)
 
 
 def test_one_text_is_not_a_list_of_keys(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="give a list"):
-        work_on(app).enqueue_many([{"n": 1}, {"n": 2}, {"n": 3}], keys="abc")
+        register_work(app).enqueue_many([{"n": 1}, {"n": 2}, {"n": 3}], keys="abc")
 
     assert rows.count(app, "stepfast_job") == 0
 
@@ -485,14 +485,14 @@ def test_one_text_is_not_a_list_of_keys(app: Stepfast) -> None:
 def test_an_id_of_a_job_that_came_by_plain_sql_is_known(app: Stepfast) -> None:
     rows.change(app, "INSERT INTO stepfast_job (id, kind, payload) VALUES ('task-1', 'work', '{}')")
 
-    again = work_on(app).enqueue(id="task-1")
+    again = register_work(app).enqueue(id="task-1")
 
     assert (again.id, again.created) == ("task-1", False)
     assert rows.count(app, "stepfast_job") == 1
 
 
 def test_a_remembered_key_is_refused_until_its_period_is_over(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(n=1, key="k", unique_for="1h")
     finish(app)
     with pytest.raises(DuplicateKeyError):
@@ -506,7 +506,7 @@ def test_a_remembered_key_is_refused_until_its_period_is_over(app: Stepfast) -> 
 def test_of_many_who_want_a_key_whose_period_is_over_one_gets_it(
     another_app: Callable[[], Stepfast],
 ) -> None:
-    jobs = [work_on(another_app()) for _ in range(CONTENDERS)]
+    jobs = [register_work(another_app()) for _ in range(CONTENDERS)]
     jobs[0].enqueue(n=0, key="k", unique_for="1h")
     finish(app_of(jobs[0]))
     rows.change(app_of(jobs[0]), "UPDATE stepfast_key SET until_at = 1")
@@ -520,7 +520,7 @@ def test_of_many_who_want_a_key_whose_period_is_over_one_gets_it(
 
 
 def test_a_remembered_key_can_be_replaced_while_its_job_is_unfinished(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(n=1, key="k", unique_for="1h")
 
     again = work.enqueue(n=2, key="k", unique_for="1h", on_duplicate="replace")
@@ -531,7 +531,7 @@ def test_a_remembered_key_can_be_replaced_while_its_job_is_unfinished(app: Stepf
 
 
 def test_a_key_skipped_for_a_live_job_is_remembered_for_that_job(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(n=1, key="k")
     skipped = work.enqueue(n=2, key="k", unique_for="1h", on_duplicate="skip")
     finish(app)
@@ -542,7 +542,7 @@ def test_a_key_skipped_for_a_live_job_is_remembered_for_that_job(app: Stepfast) 
 
 
 def test_keys_are_forgotten_only_after_their_time(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(n=1, key="kept", unique_for="1h")
     work.enqueue(n=1, key="over", unique_for="1h")
     rows.change(app, "UPDATE stepfast_key SET until_at = 1 WHERE id = 'unique:over'")
@@ -555,7 +555,7 @@ def test_keys_are_forgotten_only_after_their_time(app: Stepfast) -> None:
 
 
 def test_the_longest_key_and_the_longest_id_fit(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
 
     by_key = work.enqueue(n=1, key="k" * 128, unique_for="1h")
     by_id = work.enqueue(n=1, id="i" * 120)
@@ -566,9 +566,9 @@ def test_the_longest_key_and_the_longest_id_fit(app: Stepfast) -> None:
 @pytest.mark.parametrize("key", ["", "k" * 129])
 def test_a_key_that_does_not_fit_is_refused_with_its_length(app: Stepfast, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"not {len(key)}"):
-        work_on(app).enqueue(n=1, key=key)
+        register_work(app).enqueue(n=1, key=key)
 
 
 def test_a_period_without_a_key_is_refused(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="needs a key"):
-        work_on(app).enqueue(n=1, unique_for="1h")
+        register_work(app).enqueue(n=1, unique_for="1h")

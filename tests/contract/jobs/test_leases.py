@@ -18,7 +18,17 @@ from stepfast.jobs.commit import finish_many, give_back
 from stepfast.jobs.outcome import Again, Bury, Call, GiveBack, Stop
 from stepfast.jobs.step import Report, write_reports
 from tests.support import rows
-from tests.support.engine import ALICE, BOB, claim, settle, silence, sweep, take, together, work_on
+from tests.support.engine import (
+    ALICE,
+    BOB,
+    claim,
+    commit_step,
+    make_silent,
+    register_work,
+    rescue_all,
+    take,
+    together,
+)
 
 if TYPE_CHECKING:
     from stepfast.jobs.lease import Lease
@@ -27,7 +37,7 @@ if TYPE_CHECKING:
 
 def test_contenders_share_the_jobs_without_overlap(another_app: Callable[[], Stepfast]) -> None:
     apps = [another_app() for _ in range(6)]
-    jobs = work_on(apps[0]).enqueue_many([{"n": n} for n in range(60)])
+    jobs = register_work(apps[0]).enqueue_many([{"n": n} for n in range(60)])
 
     def drain(app: Stepfast, owner: int) -> list[str]:
         taken: list[str] = []
@@ -44,7 +54,7 @@ def test_contenders_share_the_jobs_without_overlap(another_app: Callable[[], Ste
 
 def test_one_job_wanted_by_many_goes_to_one(another_app: Callable[[], Stepfast]) -> None:
     apps = [another_app() for _ in range(8)]
-    job = work_on(apps[0]).enqueue()
+    job = register_work(apps[0]).enqueue()
 
     answers = together([partial(claim, app, owner) for owner, app in enumerate(apps, start=1)])
 
@@ -56,7 +66,7 @@ def test_one_job_wanted_by_many_goes_to_one(another_app: Callable[[], Stepfast])
 
 @pytest.mark.only_on("sqlite")
 def test_a_claim_takes_what_loose_columns_let_in(app: Stepfast) -> None:
-    job = work_on(app).enqueue(n=7)
+    job = register_work(app).enqueue(n=7)
     with app.transaction() as tx:
         tx.execute("UPDATE stepfast_job SET payload = CAST(payload AS BLOB), ready_at = ready_at - 0.5")
 
@@ -67,7 +77,7 @@ def test_a_claim_takes_what_loose_columns_let_in(app: Stepfast) -> None:
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_two_open_claims_both_get_rows(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
-    jobs = work_on(app).enqueue_many([{"n": n} for n in range(10)])
+    jobs = register_work(app).enqueue_many([{"n": n} for n in range(10)])
 
     with app.transaction() as mine, another_app().transaction() as theirs:
         first = leases.claim(mine, "default", ALICE, 5)
@@ -80,7 +90,7 @@ def test_two_open_claims_both_get_rows(app: Stepfast, another_app: Callable[[], 
 def test_an_open_claim_from_a_hint_leaves_the_rest_to_others(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    jobs = work_on(app).enqueue_many([{"n": n} for n in range(10)])
+    jobs = register_work(app).enqueue_many([{"n": n} for n in range(10)])
 
     with app.transaction() as mine, another_app().transaction() as theirs:
         first = leases.claim(mine, "default", ALICE, 5, hint=(0, 0))
@@ -90,7 +100,7 @@ def test_an_open_claim_from_a_hint_leaves_the_rest_to_others(
 
 
 def test_a_hint_hides_what_is_older_and_other_priorities(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     older, inside = work.enqueue(), work.enqueue()
     work.enqueue(priority=1)
     now = rows.now(app)
@@ -103,14 +113,14 @@ def test_a_hint_hides_what_is_older_and_other_priorities(app: Stepfast) -> None:
 
 
 def test_a_leased_job_is_not_claimed_again(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     take(app)
 
     assert claim(app, BOB) == []
 
 
 def test_every_claim_has_a_fence_of_its_own(app: Stepfast) -> None:
-    work_on(app).enqueue_many([{"n": n} for n in range(4)])
+    register_work(app).enqueue_many([{"n": n} for n in range(4)])
 
     first, second = claim(app, limit=2), claim(app, limit=2)
 
@@ -138,9 +148,9 @@ def replaced(app: Stepfast) -> tuple[Lease, Lease]:
     """Alice went silent with a job on board, was declared dead, and Bob has it now."""
     rows.add_worker(app, ALICE, alive_for=-rows.SECOND)
     rows.add_worker(app, BOB, worker_id="bob")
-    work_on(app).enqueue(n=1)
+    register_work(app).enqueue(n=1)
     old = take(app, ALICE)
-    assert sweep(app).jobs == 1
+    assert rescue_all(app).jobs == 1
     with app.transaction() as tx:
         new = leases.claim_suspect(tx, BOB, [])
     assert new is not None
@@ -154,12 +164,12 @@ def test_an_owner_that_was_replaced_can_end_nothing(app: Stepfast, ending: Endin
     before = rows.live(app, old.job_id)
 
     with pytest.raises(LeaseLostError) as told:
-        settle(app, old, ending)
+        commit_step(app, old, ending)
 
     assert (told.value.job_id, told.value.fence) == (old.job_id, old.fence)
     assert rows.live(app, old.job_id) == before
     assert rows.ended(app, old.job_id) is None
-    settle(app, new, Done())
+    commit_step(app, new, Done())
     assert rows.state(app, old.job_id) == "done"
 
 
@@ -169,7 +179,7 @@ def test_an_owner_that_was_replaced_can_continue_nothing(app: Stepfast, stay: bo
     before = rows.live(app, old.job_id)
 
     with pytest.raises(LeaseLostError):
-        settle(app, old, Continue({"page": 2}), stay=stay)
+        commit_step(app, old, Continue({"page": 2}), stay=stay)
 
     assert rows.live(app, old.job_id) == before
 
@@ -180,7 +190,7 @@ def test_an_owner_that_was_replaced_leaves_no_effect(app: Stepfast) -> None:
     ran: list[str] = []
 
     with pytest.raises(LeaseLostError):
-        settle(app, old, Done(), Call(lambda _: ran.append("effect")))
+        commit_step(app, old, Done(), Call(lambda _: ran.append("effect")))
 
     assert ran == []
 
@@ -223,12 +233,12 @@ def test_an_owner_that_was_replaced_can_acknowledge_nothing(app: Stepfast) -> No
 
 def test_an_owner_whose_job_was_rescued_but_not_yet_taken_can_commit_nothing(app: Stepfast) -> None:
     rows.add_worker(app, ALICE, alive_for=-rows.SECOND)
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     old = take(app, ALICE)
-    sweep(app)
+    rescue_all(app)
 
     with pytest.raises(LeaseLostError):
-        settle(app, old, Done())
+        commit_step(app, old, Done())
 
     assert rows.state(app, old.job_id) == "suspect"
 
@@ -236,10 +246,10 @@ def test_an_owner_whose_job_was_rescued_but_not_yet_taken_can_commit_nothing(app
 @pytest.mark.parametrize("ending", ENDINGS, ids=repr)
 def test_a_late_owner_whom_nobody_replaced_may_still_commit(app: Stepfast, ending: Ending) -> None:
     rows.add_worker(app, ALICE, alive_for=-rows.HOUR)
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     late = take(app, ALICE)
 
-    settle(app, late, ending)
+    commit_step(app, late, ending)
 
     assert rows.state(app, late.job_id) != "leased"
 
@@ -252,33 +262,33 @@ def test_a_late_owner_whom_nobody_replaced_may_still_commit(app: Stepfast, endin
 )
 def test_a_step_ends_once(app: Stepfast, first: Ending, second: Ending) -> None:
     """The job lives on, but the fence of the step that ended opens nothing any more."""
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
-    settle(app, held, first)
+    commit_step(app, held, first)
     before = rows.live(app, held.job_id)
 
     with pytest.raises(LeaseLostError):
-        settle(app, held, second)
+        commit_step(app, held, second)
 
     assert rows.live(app, held.job_id) == before
 
 
 def test_an_owner_that_renewed_in_time_is_not_replaced(app: Stepfast) -> None:
     rows.add_worker(app, ALICE)
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app, ALICE)
 
-    rescued = sweep(app)
+    rescued = rescue_all(app)
 
     assert rescued.jobs == 0
-    settle(app, held, Done())
+    commit_step(app, held, Done())
     assert rows.state(app, held.job_id) == "done"
 
 
 def test_a_declared_death_cannot_be_renewed_away(app: Stepfast) -> None:
     rows.add_worker(app, ALICE)
-    silence(app, ALICE)
-    sweep(app)
+    make_silent(app, ALICE)
+    rescue_all(app)
 
     (row,) = rows.query(app, "SELECT state, ended_at FROM stepfast_worker")
     assert row["state"] == "dead"
@@ -293,7 +303,7 @@ def test_nothing_to_acquire_is_none(app: Stepfast) -> None:
 
 
 def test_a_lease_by_hand_says_what_whose_and_until_when(app: Stepfast) -> None:
-    job = work_on(app).enqueue(n=7)
+    job = register_work(app).enqueue(n=7)
 
     held = app.acquire("my-worker-1", 300)
 
@@ -306,7 +316,7 @@ def test_a_lease_by_hand_says_what_whose_and_until_when(app: Stepfast) -> None:
 
 
 def test_leases_by_hand_follow_priority_and_age(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     low, first, second = work.enqueue(), work.enqueue(priority=1), work.enqueue(priority=1)
 
     order = [app.acquire("me") for _ in range(3)]
@@ -316,7 +326,7 @@ def test_leases_by_hand_follow_priority_and_age(app: Stepfast) -> None:
 
 def test_of_many_who_acquire_one_job_one_gets_it(another_app: Callable[[], Stepfast]) -> None:
     apps = [another_app() for _ in range(6)]
-    work_on(apps[0]).enqueue()
+    register_work(apps[0]).enqueue()
 
     answers = together([partial(app.acquire, f"worker-{n}") for n, app in enumerate(apps)])
 
@@ -325,7 +335,7 @@ def test_of_many_who_acquire_one_job_one_gets_it(another_app: Callable[[], Stepf
 
 
 def test_a_lease_by_hand_can_be_extended_by_its_owner(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = app.acquire("me", 10)
     assert held is not None
 
@@ -337,7 +347,7 @@ def test_a_lease_by_hand_can_be_extended_by_its_owner(app: Stepfast) -> None:
 
 
 def test_a_lease_by_hand_released_as_done_keeps_its_result(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = app.acquire("me")
     assert held is not None
 
@@ -349,7 +359,7 @@ def test_a_lease_by_hand_released_as_done_keeps_its_result(app: Stepfast) -> Non
 
 
 def test_a_lease_by_hand_released_as_retry_is_charged_and_waits(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = app.acquire("me")
     assert held is not None
 
@@ -366,7 +376,7 @@ def test_a_lease_by_hand_released_as_retry_is_charged_and_waits(app: Stepfast) -
 
 
 def test_a_lease_by_hand_released_as_failed_is_a_dead_letter(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = app.acquire("me")
     assert held is not None
 
@@ -378,7 +388,7 @@ def test_a_lease_by_hand_released_as_failed_is_a_dead_letter(app: Stepfast) -> N
 
 
 def test_the_third_retry_by_hand_is_the_last_by_default(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     states = []
 
     for _ in range(3):
@@ -406,11 +416,11 @@ def test_the_retry_policy_of_the_kind_holds_for_leases_by_hand(app: Stepfast) ->
 
 def expired_by_hand(app: Stepfast) -> Any:
     """A lease whose time is over, and whose job was taken back."""
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = app.acquire("zombie", 60)
     assert held is not None
     rows.change(app, "UPDATE stepfast_job SET lease_until = lease_until - :hour", hour=rows.HOUR)
-    assert sweep(app).jobs == 1
+    assert rescue_all(app).jobs == 1
     return held
 
 
@@ -449,7 +459,7 @@ def test_a_zombie_can_extend_nothing(app: Stepfast) -> None:
 
 
 def test_a_late_lease_by_hand_that_nobody_took_back_may_be_released(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = app.acquire("me", 60)
     assert held is not None
     rows.change(app, "UPDATE stepfast_job SET lease_until = 1")
@@ -460,19 +470,19 @@ def test_a_late_lease_by_hand_that_nobody_took_back_may_be_released(app: Stepfas
 
 
 def test_a_lease_by_hand_that_still_runs_is_left_alone(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     assert app.acquire("me", 60) is not None
 
-    assert sweep(app).jobs == 0
+    assert rescue_all(app).jobs == 0
 
 
 def test_a_lease_by_hand_that_runs_out_three_times_ends_in_the_dead_letters(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
 
     for _ in range(3):
         assert app.acquire("me") is not None
         rows.change(app, "UPDATE stepfast_job SET lease_until = 1")
-        sweep(app)
+        rescue_all(app)
 
     row = rows.ended(app, job.id)
     assert row is not None
@@ -486,7 +496,7 @@ def test_a_worker_id_that_does_not_fit_the_view_is_refused(app: Stepfast, worker
 
 
 def test_an_unknown_way_to_release_is_refused(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = app.acquire("me")
     assert held is not None
     how: Any = "finished"

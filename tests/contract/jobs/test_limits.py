@@ -28,7 +28,7 @@ from stepfast.limits.slots import (
 from stepfast.testing import drain
 from stepfast.worker.claimer import Admission
 from tests.support import engine, rows
-from tests.support.engine import ALICE, BOB, claim, settle, together
+from tests.support.engine import ALICE, BOB, claim, commit_step, together
 
 if TYPE_CHECKING:
     from stepfast import Job, Stepfast
@@ -182,9 +182,9 @@ def test_the_slots_of_a_dead_worker_come_back_with_it(app: Stepfast) -> None:
     limited(app, Concurrency(2)).enqueue_many([{"n": n} for n in range(4)])
     rows.add_worker(app, ALICE)
     start(app)
-    engine.silence(app, ALICE)
+    engine.make_silent(app, ALICE)
 
-    engine.sweep(app)
+    engine.rescue_all(app)
     let_go(app)
 
     assert states(app) == {"suspect": 2, "ready": 2}
@@ -274,7 +274,7 @@ def test_a_suspect_that_is_held_comes_back_as_a_suspect(app: Stepfast) -> None:
 def test_whatever_nobody_freed_is_found_by_the_sweep(app: Stepfast) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
     _, (lease,) = start(app)
-    settle(app, lease, Done())  # by somebody who knows nothing of limits
+    commit_step(app, lease, Done())  # by somebody who knows nothing of limits
     assert states(app) == {"held": 1}
 
     assert let_go(app) == 0
@@ -309,7 +309,7 @@ def test_a_drain_does_not_leave_a_held_job_beside_a_free_slot(app: Stepfast) -> 
     @app.job()
     def end_one_unseen() -> None:
         (lease,) = Admission(app.database, app.kinds).admit(claim(app, ALICE, 2, "aside"))
-        settle(app, lease, Done())
+        commit_step(app, lease, Done())
         assert states(app) == {"held": 1, "leased": 1}
         rows.change(app, "DELETE FROM stepfast_slot")  # as somebody does who has not seen who is held
 
@@ -327,7 +327,7 @@ def test_a_job_that_was_put_aside_is_no_longer_its_claimers(app: Stepfast) -> No
     (held,) = [lease for lease in leases if lease is not started]
 
     with pytest.raises(LeaseLostError):
-        settle(app, held, Done())
+        commit_step(app, held, Done())
 
     assert rows.state(app, held.job_id) == "held"
 

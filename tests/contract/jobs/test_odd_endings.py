@@ -12,7 +12,7 @@ import pytest
 
 from stepfast import Done, Retry, Step
 from tests.support import rows
-from tests.support.engine import drain, sweep, take
+from tests.support.engine import drain, rescue_all, take
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -207,7 +207,7 @@ def test_suspects_of_a_paused_or_foreign_queue_leave_a_worker_alone(app: Stepfas
     for owner, queue in ((11, "elsewhere"), (22, "paused")):
         rows.add_worker(app, owner, alive_for=-rows.SECOND)
         take(app, owner, queue)
-    assert sweep(app).jobs == 2
+    assert rescue_all(app).jobs == 2
     with app.transaction() as tx:
         pause_queue(tx, "paused")
 

@@ -12,7 +12,7 @@ from stepfast import Continue, Done, Step
 from stepfast.jobs.step import Halt, Report
 from stepfast.worker.reporter import Reporter
 from tests.support import rows
-from tests.support.engine import work_on
+from tests.support.engine import register_work
 from tests.support.single_threaded_worker import GroupCommittingWorker, NotedLeases
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PATIENCE = 15.0
 
 def twice(app: Stepfast, worker: GroupCommittingWorker) -> tuple[Lease, Lease]:
     """The lease of the old payload, and that of the new one."""
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(n=1, key="k")
     (old,) = worker.take(1)
     work.enqueue(n=2, key="k", on_duplicate="replace")

@@ -13,7 +13,7 @@ from stepfast.jobs.lease import claim_suspect
 from stepfast.jobs.outcome import GiveBack
 from stepfast.jobs.rescue import declare_dead, rescue, this_process
 from tests.support import rows
-from tests.support.engine import ALICE, BOB, claim, settle, sweep, take, work_on
+from tests.support.engine import ALICE, BOB, claim, commit_step, register_work, rescue_all, take
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -34,10 +34,10 @@ def crash(app: Stepfast, jobs: int = 1) -> list[Lease]:
 
 
 def test_a_job_alone_on_board_is_charged_with_the_crash(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     crash(app)
 
-    rescued = sweep(app)
+    rescued = rescue_all(app)
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -48,10 +48,10 @@ def test_a_job_alone_on_board_is_charged_with_the_crash(app: Stepfast) -> None:
 
 
 def test_of_many_on_board_none_is_charged_and_all_are_suspects(app: Stepfast) -> None:
-    work_on(app).enqueue_many([{"n": n} for n in range(201)])
+    register_work(app).enqueue_many([{"n": n} for n in range(201)])
     crash(app, 201)
 
-    first, second = sweep(app), sweep(app)
+    first, second = rescue_all(app), rescue_all(app)
 
     assert (first.jobs + second.jobs, first.died + second.died) == (201, 0)
     assert rows.query(
@@ -60,9 +60,9 @@ def test_of_many_on_board_none_is_charged_and_all_are_suspects(app: Stepfast) ->
 
 
 def test_a_suspect_is_claimed_alone_and_by_nobody_else(app: Stepfast) -> None:
-    work_on(app).enqueue_many([{"n": n} for n in range(3)])
+    register_work(app).enqueue_many([{"n": n} for n in range(3)])
     crash(app, 3)
-    sweep(app)
+    rescue_all(app)
 
     assert claim(app, BOB, limit=10) == []
     with app.transaction() as tx:
@@ -73,7 +73,7 @@ def test_a_suspect_is_claimed_alone_and_by_nobody_else(app: Stepfast) -> None:
 
 
 def test_suspects_of_other_queues_and_of_paused_ones_are_left(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(queue="mail")
     rows.change(app, "UPDATE stepfast_job SET state = 'suspect'")
 
@@ -88,28 +88,28 @@ def test_suspects_of_other_queues_and_of_paused_ones_are_left(app: Stepfast) -> 
 
 
 def test_a_suspect_that_finishes_is_an_ordinary_done_job(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     crash(app)
-    sweep(app)
+    rescue_all(app)
     with app.transaction() as tx:
         held = claim_suspect(tx, BOB, [])
     assert held is not None
 
-    settle(app, held, Done())
+    commit_step(app, held, Done())
 
     assert held.attempt == 2
     assert rows.state(app, job.id) == "done"
 
 
 def test_a_suspect_that_continues_is_rehabilitated(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     crash(app)
-    sweep(app)
+    rescue_all(app)
     with app.transaction() as tx:
         held = claim_suspect(tx, BOB, [])
     assert held is not None
 
-    settle(app, held, Continue(1))
+    commit_step(app, held, Continue(1))
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -118,14 +118,14 @@ def test_a_suspect_that_continues_is_rehabilitated(app: Stepfast) -> None:
 
 def test_a_suspect_that_is_given_back_is_still_a_suspect(app: Stepfast) -> None:
     """A worker that stops in the middle has proved nothing: among others, the job might take them down again."""
-    work_on(app).enqueue_many([{"n": n} for n in range(2)])
+    register_work(app).enqueue_many([{"n": n} for n in range(2)])
     crash(app, 2)
-    sweep(app)
+    rescue_all(app)
     with app.transaction() as tx:
         held = claim_suspect(tx, BOB, [])
     assert held is not None
 
-    settle(app, held, GiveBack())
+    commit_step(app, held, GiveBack())
 
     row = rows.live(app, held.job_id)
     assert row is not None
@@ -134,41 +134,41 @@ def test_a_suspect_that_is_given_back_is_still_a_suspect(app: Stepfast) -> None:
 
 
 def test_a_suspect_that_went_on_and_is_given_back_later_is_an_ordinary_job(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     crash(app)
-    sweep(app)
+    rescue_all(app)
     with app.transaction() as tx:
         held = claim_suspect(tx, BOB, [])
     assert held is not None
-    settle(app, held, Continue(1))
+    commit_step(app, held, Continue(1))
 
-    settle(app, take(app, BOB), GiveBack())
+    commit_step(app, take(app, BOB), GiveBack())
 
     assert rows.state(app, held.job_id) == "ready"
 
 
 @pytest.mark.parametrize("leave", ["by hand", "stopped"])
 def test_a_job_that_was_never_suspected_is_given_back_among_the_others(app: Stepfast, leave: str) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     if leave == "by hand":
         assert app.acquire("me") is not None
         rows.change(app, "UPDATE stepfast_job SET lease_until = 1")
     else:
         rows.add_worker(app, ALICE, state="stopped")
         take(app, ALICE)
-    sweep(app)
+    rescue_all(app)
 
-    settle(app, take(app, BOB), GiveBack())
+    commit_step(app, take(app, BOB), GiveBack())
 
     assert rows.state(app, job.id) == "ready"
 
 
 def test_a_job_that_kills_three_workers_is_a_dead_letter_with_that_reason(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
 
     for _ in range(3):
         crash(app)
-        rescued = sweep(app)
+        rescued = rescue_all(app)
 
     row = rows.ended(app, job.id)
     assert row is not None
@@ -179,11 +179,11 @@ def test_a_job_that_kills_three_workers_is_a_dead_letter_with_that_reason(app: S
 
 def test_neighbours_of_a_killer_live_on(app: Stepfast) -> None:
     """Two hundred innocents and one that kills: the first death suspects all, later ones convict exactly one."""
-    work = work_on(app)
+    work = register_work(app)
     killer = work.enqueue(priority=1)
     work.enqueue_many([{"n": n} for n in range(9)])
     crash(app, 10)
-    sweep(app)
+    rescue_all(app)
 
     def run_suspects_until_the_killer_strikes() -> None:
         while True:
@@ -192,11 +192,11 @@ def test_neighbours_of_a_killer_live_on(app: Stepfast) -> None:
                 held = claim_suspect(tx, incarnation, [])
             if held is None or held.job_id == killer.id:
                 return
-            settle(app, held, Done())
+            commit_step(app, held, Done())
 
     for _ in range(3):
         run_suspects_until_the_killer_strikes()
-        sweep(app)
+        rescue_all(app)
     run_suspects_until_the_killer_strikes()
 
     assert rows.state(app, killer.id) == "dead"
@@ -206,11 +206,11 @@ def test_neighbours_of_a_killer_live_on(app: Stepfast) -> None:
 
 
 def test_the_crash_note_is_appended_to_the_error_that_was_there(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     rows.change(app, "UPDATE stepfast_job SET last_error = 'ValueError: 3', failures = 1")
     crash(app)
 
-    sweep(app)
+    rescue_all(app)
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -219,11 +219,11 @@ def test_the_crash_note_is_appended_to_the_error_that_was_there(app: Stepfast) -
 
 
 def test_an_error_that_is_long_already_does_not_grow(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     rows.change(app, "UPDATE stepfast_job SET last_error = :error", error="e" * 3600)
     crash(app)
 
-    sweep(app)
+    rescue_all(app)
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -231,31 +231,31 @@ def test_an_error_that_is_long_already_does_not_grow(app: Stepfast) -> None:
 
 
 def test_the_crash_limit_is_the_callers_choice(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     crash(app)
 
-    sweep(app, crash_limit=1)
+    rescue_all(app, crash_limit=1)
 
     assert rows.state(app, job.id) == "dead"
 
 
 def test_an_innocent_with_old_crashes_is_not_buried_for_a_neighbours(app: Stepfast) -> None:
-    work_on(app).enqueue_many([{"n": n} for n in range(2)])
+    register_work(app).enqueue_many([{"n": n} for n in range(2)])
     rows.change(app, "UPDATE stepfast_job SET crashes = 2")
     crash(app, 2)
 
-    rescued = sweep(app)
+    rescued = rescue_all(app)
 
     assert (rescued.jobs, rescued.died) == (2, 0)
     assert rows.count(app, "stepfast_job", "state = 'suspect' AND crashes = 2") == 2
 
 
 def test_a_job_that_was_asked_to_stop_is_cancelled_not_rescued(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     crash(app)
     rows.change(app, "UPDATE stepfast_job SET cancel_at = 1")
 
-    sweep(app)
+    rescue_all(app)
 
     row = rows.ended(app, job.id)
     assert row is not None
@@ -264,14 +264,14 @@ def test_a_job_that_was_asked_to_stop_is_cancelled_not_rescued(app: Stepfast) ->
 
 def test_a_process_that_renewed_is_not_declared_dead(app: Stepfast) -> None:
     rows.add_worker(app, ALICE)
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     take(app, ALICE)
 
     with app.transaction() as tx:
         dead = declare_dead(tx, me=0, trust_clock=True)
 
     assert dead == 0
-    assert sweep(app).jobs == 0
+    assert rescue_all(app).jobs == 0
 
 
 def test_a_process_that_renews_at_the_last_moment_stays_alive(app: Stepfast) -> None:
@@ -288,7 +288,7 @@ def test_a_process_that_renews_at_the_last_moment_stays_alive(app: Stepfast) -> 
 
 
 def test_who_does_not_trust_the_clock_declares_nobody_dead_by_it(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     crash(app)
 
     with app.transaction() as tx:
@@ -330,12 +330,12 @@ def test_a_process_that_runs_on_this_machine_is_not_gone(app: Stepfast) -> None:
 
 
 def test_what_a_stopped_process_forgot_is_given_back_uncharged(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     rows.add_worker(app, ALICE)
     take(app, ALICE)
     rows.change(app, "UPDATE stepfast_worker SET state = 'stopped'")
 
-    sweep(app)
+    rescue_all(app)
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -343,10 +343,10 @@ def test_what_a_stopped_process_forgot_is_given_back_uncharged(app: Stepfast) ->
 
 
 def test_a_job_whose_owner_nobody_knows_is_given_back_uncharged(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     take(app, ALICE)
 
-    sweep(app)
+    rescue_all(app)
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -354,11 +354,11 @@ def test_a_job_whose_owner_nobody_knows_is_given_back_uncharged(app: Stepfast) -
 
 
 def test_a_lease_by_hand_that_ran_out_is_charged_but_no_suspect(app: Stepfast) -> None:
-    job = work_on(app).enqueue()
+    job = register_work(app).enqueue()
     assert app.acquire("by-hand", 60) is not None
     rows.change(app, "UPDATE stepfast_job SET lease_until = 1")
 
-    rescued = sweep(app)
+    rescued = rescue_all(app)
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -366,7 +366,7 @@ def test_a_lease_by_hand_that_ran_out_is_charged_but_no_suspect(app: Stepfast) -
 
 
 def test_rescue_takes_bounded_batches_until_nothing_is_left(app: Stepfast) -> None:
-    work_on(app).enqueue_many([{"n": n} for n in range(450)])
+    register_work(app).enqueue_many([{"n": n} for n in range(450)])
     crash(app, 450)
     batches = []
 
@@ -384,12 +384,12 @@ def test_rescue_takes_bounded_batches_until_nothing_is_left(app: Stepfast) -> No
 def test_a_job_that_its_owner_is_committing_is_not_taken_from_it(app: Stepfast) -> None:
     from stepfast.jobs.commit import commit
 
-    work_on(app).enqueue_many([{"n": n} for n in range(2)])
+    register_work(app).enqueue_many([{"n": n} for n in range(2)])
     committing, abandoned = crash(app, 2)
 
     with app.transaction() as tx:
         commit(tx, committing, Done())
-        rescued = sweep(app)
+        rescued = rescue_all(app)
 
     assert rescued.jobs == 1
     assert rows.state(app, committing.job_id) == "done"

@@ -11,7 +11,7 @@ from stepfast import Done, PermanentError, Reject, Retry, Snooze, Step, Transien
 from stepfast.jobs.outcome import Again
 from stepfast.worker.maintenance import promote
 from tests.support import rows
-from tests.support.engine import drain, settle, take, work_on
+from tests.support.engine import commit_step, drain, register_work, take
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -68,11 +68,11 @@ def test_a_job_that_succeeds_at_its_last_try_is_done(app: Stepfast) -> None:
 
 
 def test_a_failure_waits_for_the_policys_delay(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
 
     before = rows.now(app)
-    settle(app, held, Again(timedelta(seconds=90), "error", "error"))
+    commit_step(app, held, Again(timedelta(seconds=90), "error", "error"))
 
     row = rows.live(app, held.job_id)
     assert row is not None
@@ -220,7 +220,7 @@ def test_a_cursor_without_a_json_form_is_a_failed_attempt(app: Stepfast) -> None
 
 
 def test_what_is_due_becomes_ready_in_bounded_batches(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     due = work.enqueue_many([{"n": n} for n in range(5)], delay="1h")
     later = work.enqueue(delay="1h")
     for job in due:

@@ -20,7 +20,7 @@ from stepfast.outbox.destinations import prune_outbox
 from stepfast.worker import relay as worker_relay
 from stepfast.worker.relay import Relay, alert_about_dead_jobs
 from tests.support import rows
-from tests.support.engine import settle, take, together, work_on
+from tests.support.engine import commit_step, register_work, take, together
 from tests.support.mail_receiver import PASSWORD, MailReceiver, receiving_mail
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def listed(app: Stepfast) -> list[AlertReport]:
 
 
 def bury(app: Stepfast, error: str = "OSError: no answer") -> str:
-    job = work_on(app).enqueue()
-    settle(app, take(app), Bury(f"{error} at 10:30", error))
+    job = register_work(app).enqueue()
+    commit_step(app, take(app), Bury(f"{error} at 10:30", error))
     return job.id
 
 
@@ -392,7 +392,7 @@ def test_a_job_that_is_revived_and_dies_again_is_noticed_again(app: Stepfast) ->
     with app.transaction() as tx:
         alert_about_dead_jobs(tx)
     app.operator.retry(job_id)
-    settle(app, take(app), Bury("again", "OSError: no answer"))
+    commit_step(app, take(app), Bury("again", "OSError: no answer"))
 
     with app.transaction() as tx:
         alert_about_dead_jobs(tx)

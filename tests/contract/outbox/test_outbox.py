@@ -18,7 +18,7 @@ from stepfast.outbox.alerts import alert
 from stepfast.outbox.destinations import prune_outbox
 from stepfast.outbox.messages import webhook
 from tests.support import rows
-from tests.support.engine import claim, settle, take, together, work_on
+from tests.support.engine import claim, commit_step, register_work, take, together
 from tests.support.http_receiver import SECRET, SETTINGS
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ def test_without_a_type_the_data_is_the_body(app: Stepfast, receiver: HttpReceiv
 
 
 def test_a_step_that_lost_its_lease_stages_nothing(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     held = take(app)
     rows.change(app, "UPDATE stepfast_job SET fence = 1")
 
     with pytest.raises(LeaseLostError):
-        settle(app, held, Done(), webhook(URL, "{}"))
+        commit_step(app, held, Done(), webhook(URL, "{}"))
 
     assert staged(app) == []
 
@@ -104,7 +104,7 @@ def test_a_step_that_fails_before_its_end_stages_nothing(app: Stepfast) -> None:
 
 
 def test_what_leaves_the_database_is_staged_behind_all_other_effects_in_its_own_order(app: Stepfast) -> None:
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     seen: list[int] = []
 
     def look(tx: Transaction) -> None:
@@ -118,7 +118,7 @@ def test_what_leaves_the_database_is_staged_behind_all_other_effects_in_its_own_
         webhook(URL, "1"),
         Call(look),
     ]
-    settle(app, take(app), Done(), *effects)
+    commit_step(app, take(app), Done(), *effects)
 
     assert seen == [0, 0]
     assert [row["body"] for row in staged(app)] == ["2", "1"]

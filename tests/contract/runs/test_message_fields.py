@@ -29,7 +29,7 @@ from tests.support.broker import (
     there,
 )
 from tests.support.events import hearing, named
-from tests.support.failing_runs import settle
+from tests.support.failing_runs import work_until_idle
 from tests.support.feeds import Catalogue
 from tests.support.run_facts import check_complete, check_counters, partitions, run_of
 
@@ -128,7 +128,7 @@ def test_a_message_for_a_partition_that_has_ended_counts_nothing(app: Stepfast) 
     run = planned(app)
     while rows.count(app, "stepfast_job", "state = 'ready'"):
         end_head_starts(app)
-        settle(app)
+        work_until_idle(app)
     last = partitions(app, run.id)[0]["next_offset"]
     before = run_of(app, run.id)
 

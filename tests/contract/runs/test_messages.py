@@ -18,7 +18,7 @@ from stepfast.runs.broker import Broker
 from stepfast.runs.messages import judge_hints, read_hint
 from tests.support import rows
 from tests.support.broker import PATIENT, broker_of, brokered, end_head_starts, staged
-from tests.support.failing_runs import broken_at, run_row, settle
+from tests.support.failing_runs import broken_at, run_row, work_until_idle
 from tests.support.feeds import Catalogue, Shop, prepare, price_ranges
 from tests.support.run_facts import begin, check_complete, partitions
 from tests.support.single_threaded_worker import GroupCommittingWorker, SingleThreadedWorker
@@ -45,7 +45,7 @@ def work_through(app: Stepfast) -> None:
     """Until nothing is left, as if every head start were over."""
     while True:
         end_head_starts(app)
-        settle(app)
+        work_until_idle(app)
         if not rows.count(app, "stepfast_job", "state = 'ready'"):
             return
 
@@ -292,7 +292,7 @@ def test_without_a_broker_nothing_is_staged(app: Stepfast) -> None:
     prepare(app)
     run = begin(app)
 
-    settle(app)
+    work_until_idle(app)
 
     check_complete(app, run.id, shop)
     assert rows.count(app, "stepfast_outbox") == 0

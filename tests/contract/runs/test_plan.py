@@ -17,7 +17,7 @@ from stepfast.runs.partitioning.ranges import Bounds, Range, gap
 from stepfast.testing import crash_at, drain
 from stepfast.worker.claimer import Admission
 from tests.support import rows
-from tests.support.failing_runs import settle
+from tests.support.failing_runs import work_until_idle
 from tests.support.feeds import HIGHEST, Catalogue, Shop, prepare, price_ranges, target
 from tests.support.run_facts import (
     begin,
@@ -262,7 +262,7 @@ def test_a_plan_without_partitions_fails_and_the_feed_is_free(app: Stepfast) -> 
 
     reading(app, Shop(), feed=Nothing)
     run = begin(app)
-    settle(app)
+    work_until_idle(app)
 
     assert run_of(app, run.id).state == "failed"
     assert consolidations(app, run.id) == 0

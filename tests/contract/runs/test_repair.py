@@ -30,7 +30,7 @@ from tests.support.failing_runs import (
     plan_of,
     run_row,
     run_steps,
-    settle,
+    work_until_idle,
 )
 from tests.support.feeds import Catalogue, Shop, prepare, price_ranges, target
 
@@ -60,7 +60,7 @@ def test_a_retry_goes_on_where_the_partition_stopped(app: Stepfast) -> None:
 
     assert (done.run.state, done.was, done.partitions) == ("fetching", "failed", (1,))
     assert partition(app, run.id, 1)["epoch"] == 1
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
     read = [offset for what, name, offset in shop.requests if (what, name) == ("page", SECOND)]
@@ -93,7 +93,7 @@ def test_a_retry_keeps_what_happened_before(app: Stepfast) -> None:
     before = partition(app, run.id, 1)
 
     app.runs.by("alice", reason="the source is back").retry(run.id)
-    settle(app)
+    work_until_idle(app)
 
     now = partition(app, run.id, 1)
     ledger = rows.query(app, "SELECT epoch FROM stepfast_page WHERE partition_id = :id", id=now["id"])
@@ -116,12 +116,12 @@ def test_only_the_partitions_that_are_named_are_read_again(app: Stepfast) -> Non
     assert run.failed == 2
 
     assert app.runs.retry(run.id, ["partition-1"]).partitions == (1,)
-    settle(app)
+    work_until_idle(app)
 
     assert run_row(app, run.id).state == "failed"
     check_counters(app, run.id)
     assert app.runs.retry(run.id, [FIRST]).partitions == (0,)
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
     check_counters(app, run.id)
@@ -144,7 +144,7 @@ def test_a_retry_does_not_wait_for_the_others(app: Stepfast) -> None:
     app.runs.retry(run.id, [0])
 
     assert run_row(app, run.id).failed == 0
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
     check_counters(app, run.id)
@@ -162,7 +162,7 @@ def test_from_the_start_means_that_nothing_is_believed(app: Stepfast) -> None:
     now = partition(app, run.id, 1)
     assert (now["paging"], now["next_offset"], now["seen"], now["seq"], now["epoch"]) == (None, 0, 0, 0, 1)
     assert rows.count(app, "stepfast_seen", f"partition_id = '{row['id']}'") == 0
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert ("page", SECOND, 0) in shop.requests
     check_counters(app, run.id)
@@ -193,7 +193,7 @@ def test_what_could_not_be_verified_is_read_anew(app: Stepfast) -> None:
 
     assert rows.count(app, "stepfast_debt", "state = 'open'") == 0
     check_counters(app, run.id)
-    settle(app)
+    work_until_idle(app)
     done = run_row(app, run.id)
     assert (done.state, done.completed, done.unverified) == ("completed", 4, 0)
     check_counters(app, run.id)
@@ -204,7 +204,7 @@ def test_a_plan_that_failed_is_planned_again_from_where_it_stood(app: Stepfast) 
     last = price_ranges(250, 500, 750)[3].name
     shop.before = broken_at(("count", last, None))
     run = app.runs.start("catalogue")
-    settle(app)
+    work_until_idle(app)
     assert (run_row(app, run.id).state, partitions(app, run.id)) == ("failed", [])
     with pytest.raises(StateError, match="failed before it had partitions"):
         app.runs.consolidate(run.id, force=True)
@@ -213,7 +213,7 @@ def test_a_plan_that_failed_is_planned_again_from_where_it_stood(app: Stepfast) 
 
     assert app.runs.retry(run.id).run.state == "planning"
 
-    settle(app)
+    work_until_idle(app)
     assert shop.requests[0] == ("count", last, None)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
@@ -235,7 +235,7 @@ def test_the_late_page_of_an_earlier_epoch_changes_nothing(app: Stepfast) -> Non
     now = partition(app, run.id, 1)
     assert (now["seq"], now["epoch"], now["state"]) == (0, 2, "ready")
     assert rows.count(app, "stepfast_page") == 0
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
 
@@ -260,7 +260,7 @@ def test_of_two_operators_who_retry_at_once_one_does(
     assert (partition(app, run.id, 1)["epoch"], run_row(app, run.id).failed) == (1, 0)
     assert rows.count(app, "stepfast_job") == 1
     assert rows.count(app, "stepfast_audit", "what = 'run.retry'") == 1
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
 
 
@@ -286,7 +286,7 @@ def test_a_cancel_meets_the_commit_of_a_page(
     written = rows.count(app, "stepfast_seen")
     assert written == (10 if answers[0] is None else 0)
     app.runs.resume(run.id)
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
     check_counters(app, run.id)
@@ -308,7 +308,7 @@ def test_a_cancel_and_a_worker_at_full_speed(app: Stepfast, another_app: Callabl
             other.runs.resume(run.id)
         rows.eventually(lambda: run_row(app, run.id).ended_at)
 
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
     check_counters(app, run.id)
@@ -355,7 +355,7 @@ def test_a_retry_meets_the_end_of_the_last_partition(
     answers = engine.together([lambda: commit(app, outcome), lambda: other.runs.retry(run.id)])
 
     assert [it for it in answers if isinstance(it, Exception)] == []
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
     check_counters(app, run.id)
@@ -381,7 +381,7 @@ def test_a_run_that_was_overtaken_is_not_reopened_but_owed(app: Stepfast) -> Non
     assert run_row(app, old.id).state == "failed"
     (entry,) = rows.query(app, "SELECT * FROM stepfast_audit WHERE what = 'run.owe'")
     assert (entry["subject"], entry["touched"]) == (old.id, 1)
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, new.id).state == "completed"
     assert rows.count(app, "stepfast_debt", "state = 'open'") == 0
 
@@ -390,7 +390,7 @@ def test_what_a_later_run_has_read_is_not_owed(app: Stepfast) -> None:
     shop = catalogue(app)
     old = failed_run(app, shop, SECOND)
     app.runs.start("catalogue")
-    settle(app)
+    work_until_idle(app)
 
     with pytest.raises(StateError, match="nothing is owed for it"):
         app.runs.retry(old.id)
@@ -402,14 +402,14 @@ def test_a_backfill_stands_in_nobodys_way(app: Stepfast) -> None:
     shop = catalogue(app)
     shop.before = broken_at(("page", SECOND, 0))
     old = app.runs.start("catalogue", "backfill")
-    settle(app)
+    work_until_idle(app)
     shop.before = lambda *_: None
     app.runs.start("catalogue")
     assert run_row(app, old.id).state == "failed"
 
     app.runs.retry(old.id)
 
-    settle(app)
+    work_until_idle(app)
     assert [it.state for it in app.runs.list()] == ["completed", "completed"]
 
 
@@ -425,7 +425,7 @@ def test_a_failed_partition_withholds_consolidation_until_it_is_forced(app: Step
     assert target(app) == {}
 
     done = app.runs.consolidate(run.id, force=True)
-    settle(app)
+    work_until_idle(app)
 
     assert (done.partitions, done.debts) == ((1,), 1)
     forced = run_row(app, run.id)
@@ -438,7 +438,7 @@ def test_a_failed_partition_withholds_consolidation_until_it_is_forced(app: Step
     assert rows.count(app, "stepfast_feed", "watermark IS NOT NULL") == 0
 
     again = app.runs.start("catalogue")
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, again.id).state == "completed"
     assert target(app) == shop.prices()
     assert rows.count(app, "stepfast_debt", "state = 'open'") == 0
@@ -456,7 +456,7 @@ def test_of_two_who_force_at_once_one_does(app: Stepfast, another_app: Callable[
     assert sorted(type(it).__name__ for it in answers) == ["RunRepair", "StateError"]
     assert rows.count(app, "stepfast_job", "kind = 'catalogue.consolidate'") == 1
     assert rows.query(app, "SELECT tries FROM stepfast_debt") == [{"tries": 0}]
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "published_partial"
 
 
@@ -475,7 +475,7 @@ def test_a_run_of_poor_quality_is_published_by_force_only(app: Stepfast) -> None
     feed = app.feed(Unmappable(Shop.with_items(40)))
     prepare(app)
     run = app.runs.start("catalogue")
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "failed_quality"
     with pytest.raises(
         StateError, match=r"is failed_quality: .* stepfast quarantine replay --feed catalogue"
@@ -483,11 +483,11 @@ def test_a_run_of_poor_quality_is_published_by_force_only(app: Stepfast) -> None
         app.runs.retry(run.id)
 
     app.runs.consolidate(run.id)
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "failed_quality"
 
     app.runs.consolidate(run.id, force=True)
-    settle(app)
+    work_until_idle(app)
     forced = run_row(app, run.id)
     assert (forced.state, forced.forced, forced.watermark_after) == ("published_partial", True, None)
     assert feed.broken
@@ -542,7 +542,7 @@ def test_a_resumed_run_is_where_it_was(app: Stepfast, steps: int) -> None:
     done = app.runs.resume(run.id)
 
     assert done.run.state == ("planning" if steps == 0 else "fetching")
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
     assert rows.count(app, "stepfast_page") >= read
@@ -559,7 +559,7 @@ def test_a_consolidation_that_was_cancelled_is_resumed(app: Stepfast) -> None:
 
     assert app.runs.resume(run.id).run.state == "applying"
 
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
 
@@ -580,10 +580,10 @@ def test_a_resumed_run_does_not_forget_what_had_failed(app: Stepfast) -> None:
 
     assert app.runs.resume(run.id).run.failed == 1
 
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "failed"
     app.runs.retry(run.id)
-    settle(app)
+    work_until_idle(app)
     assert target(app) == shop.prices()
 
 
@@ -599,7 +599,7 @@ def test_a_cancelled_run_is_retried_as_a_whole(app: Stepfast) -> None:
 
     assert app.runs.retry(run.id).partitions == (0, 1, 2, 3)
 
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
     check_counters(app, run.id)
@@ -621,7 +621,7 @@ def test_a_stalled_run_goes_on_with_other_jobs_for_those_it_has_lost(app: Stepfa
     done = app.runs.resume(run.id)
 
     assert (done.run.state, done.was, done.partitions) == ("fetching", "stalled", (2,))
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
 
@@ -639,7 +639,7 @@ def test_a_stalled_run_that_has_lost_its_only_job_gets_another(app: Stepfast, at
 
     assert app.runs.resume(run.id).run.state == at
 
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
 
@@ -660,7 +660,7 @@ def test_a_stalled_run_may_be_retried_or_cancelled_as_well(app: Stepfast) -> Non
     assert app.runs.cancel(run.id).run.state == "cancelled"
 
     assert app.runs.resume(run.id).run.state == "fetching"
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     check_counters(app, run.id)
 
@@ -681,7 +681,7 @@ def test_given_up_debts_are_not_promised_to_the_next_run(app: Stepfast) -> None:
     shop = catalogue(app)
     run = failed_run(app, shop, *(it.name for it in price_ranges(250, 500, 750)[:2]))
     app.runs.consolidate(run.id, force=True)
-    settle(app)
+    work_until_idle(app)
     assert "reads what is owed (2 open debts)" in app.runs.show(run.id).why[1].sentence
 
     first = rows.query(app, "SELECT min(id) AS id FROM stepfast_debt")[0]["id"]
@@ -696,7 +696,7 @@ def test_what_is_said_about_a_run_of_poor_quality_helps(app: Stepfast) -> None:
     feed = app.feed(Unmappable(shop := Shop.with_items(40)))
     prepare(app)
     run = app.runs.start("catalogue")
-    settle(app)
+    work_until_idle(app)
     commands = [it.command for it in app.runs.show(run.id).why]
     assert commands[1:3] == [
         "stepfast quarantine replay --feed catalogue",
@@ -705,9 +705,9 @@ def test_what_is_said_about_a_run_of_poor_quality_helps(app: Stepfast) -> None:
 
     feed.broken = False
     app.operator.quarantine.replay(Entries(feed="catalogue"))
-    settle(app)
+    work_until_idle(app)
     app.runs.consolidate(run.id)
-    settle(app)
+    work_until_idle(app)
 
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
@@ -730,7 +730,7 @@ def test_retry_of_a_cancelled_run_goes_on_or_says_how(app: Stepfast, steps: int 
         with pytest.raises(StateError, match=f"is cancelled: .*stepfast runs resume {run.id}"):
             app.runs.retry(run.id)
         app.runs.resume(run.id)
-    settle(app)
+    work_until_idle(app)
 
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
@@ -739,10 +739,10 @@ def test_retry_of_a_cancelled_run_goes_on_or_says_how(app: Stepfast, steps: int 
 def test_a_held_sweep_is_cancelled_and_held_again(app: Stepfast) -> None:
     shop = catalogue(app, sweep=Sweep(strikes=1, fuse=0.0))
     app.runs.start("catalogue", "full")
-    settle(app)
+    work_until_idle(app)
     shop.remove("d00001")
     run = app.runs.start("catalogue", "full")
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "sweeping"
     told = app.runs.show(run.id).why
     approve = f'stepfast sweeps approve {run.id} --reason "…"'
@@ -758,7 +758,7 @@ def test_a_held_sweep_is_cancelled_and_held_again(app: Stepfast) -> None:
     app.runs.cancel(run.id)
     assert app.runs.resume(run.id).run.state == "applying"
 
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "sweeping"
     assert "its sweep is held until somebody approves it: 1 of 100 rows would go" in [
         it.sentence.partition(" (")[0] for it in app.runs.show(run.id).why
@@ -777,7 +777,7 @@ def test_a_piece_of_a_partition_that_was_split_is_retried_on_its_own(app: Stepfa
     for number in range(1_500):
         shop.put(f"n{number:05}", number % 1_000)
     shop.before = refusing_pieces
-    settle(app)
+    work_until_idle(app)
     split, *pieces = partitions(app, run.id)
     assert (split["state"], {it["state"] for it in pieces}) == ("split", {"failed"})
     assert len(pieces) > 1
@@ -789,7 +789,7 @@ def test_a_piece_of_a_partition_that_was_split_is_retried_on_its_own(app: Stepfa
     shop.before = lambda *_: None
     app.runs.retry(run.id)
 
-    settle(app)
+    work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
     check_counters(app, run.id)
@@ -809,7 +809,7 @@ def test_every_refusal_says_the_state_and_what_to_do(app: Stepfast) -> None:
     for act in (app.runs.consolidate, app.runs.resume, app.runs.retry):
         with pytest.raises(StateError, match=f"run {run.id} is planning: .* stepfast runs watch {run.id}"):
             act(run.id)
-    settle(app)
+    work_until_idle(app)
     for act in (app.runs.consolidate, app.runs.resume, app.runs.retry):
         with pytest.raises(StateError, match=f"run {run.id} is completed: .* stepfast runs start catalogue"):
             act(run.id)

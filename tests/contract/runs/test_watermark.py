@@ -18,7 +18,7 @@ from stepfast.runs.window import Window
 from stepfast.testing import drain
 from tests.support import rows
 from tests.support.engine import together
-from tests.support.failing_runs import settle
+from tests.support.failing_runs import work_until_idle
 from tests.support.feeds import Catalogue, Shop, prepare, target
 from tests.support.run_facts import begin, run_of
 
@@ -267,7 +267,7 @@ def test_an_empty_plan_of_a_window_that_is_not_empty_passes_for_no_reading(app: 
     with pytest.raises(StepfastError, match="the plan is empty: nobody would read what changed since ever"):
         app.runs.plan("catalogue")
     run = app.runs.start("catalogue")
-    settle(app)
+    work_until_idle(app)
 
     (reason, *_) = app.runs.show(run.id).why
     assert app.runs.show(run.id).run.state == "failed"
@@ -284,7 +284,7 @@ def test_a_partitioner_that_finds_no_partition_fails_the_plan_too(app: Stepfast)
     app.feed(Catalogue(Shop(), partitioner=Vanished(["EU"])))
     prepare(app)
     run = app.runs.start("catalogue")
-    settle(app)
+    work_until_idle(app)
 
     assert "the plan is empty" in app.runs.show(run.id).why[0].sentence
     assert feed_row(app).watermark is None

@@ -15,7 +15,7 @@ from stepfast.schedules import schedule as changes
 from stepfast.schedules.definition import Definition, ScheduleOptions, define
 from stepfast.schedules.schedule import Schedule, get, reset, schedules, synchronise
 from tests.support import rows
-from tests.support.engine import together, work_on
+from tests.support.engine import register_work, together
 from tests.support.schedules import MINUTE, NOON, fire, jobs, planned
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ LATER = NOON + 30 * MINUTE + 1
 
 def code(app: Stepfast, now: int = NOON, **options: Unpack[ScheduleOptions]) -> list[str]:
     """A worker starts whose code declares this; returns which schedules follow it now."""
-    return declare(app, define("work", work_on(app).kind, options), now)
+    return declare(app, define("work", register_work(app).kind, options), now)
 
 
 def declare(app: Stepfast, definition: Definition, now: int = NOON) -> list[str]:

@@ -13,7 +13,7 @@ from stepfast.errors import UnreachableError
 from stepfast.worker import periodic, scheduler
 from stepfast.worker.scheduler import LOOK, SOON, Scheduler
 from tests.support import rows
-from tests.support.engine import work_on
+from tests.support.engine import register_work
 from tests.support.schedules import MINUTE, NOON, jobs, planned, schedule
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_what_happened_is_told(app: Stepfast, caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO, "stepfast")
     schedule(app, "late", missed="once")
     schedule(app, "busy", overlap="skip", missed="all")
-    app.schedule("declared", work_on(app), every="1h")
+    app.schedule("declared", register_work(app), every="1h")
     part = Scheduler(app.database, app.declared)
 
     part.synchronise()

@@ -20,7 +20,7 @@ from stepfast.schedules import schedule as changes
 from stepfast.schedules.definition import BATCH, Definition, ScheduleOptions, define
 from stepfast.schedules.firing import Fate, Fired, Plan
 from tests.support import rows
-from tests.support.engine import settle, take, together, wait_until_somebody_waits
+from tests.support.engine import commit_step, take, together, wait_until_somebody_waits
 from tests.support.schedules import MINUTE, NOON, fire, jobs, planned, schedule
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def test_a_tick_is_skipped_while_the_job_before_it_is_unfinished(app: Stepfast) 
     (second,) = fire(app, NOON + MINUTE)
     assert (second.fate, second.job_id) == (Fate.OVERLAPPED, first.job_id)
 
-    settle(app, take(app), Done())
+    commit_step(app, take(app), Done())
     (third,) = fire(app, NOON + 2 * MINUTE)
     assert third.fate is Fate.FIRED
     assert len(jobs(app)) == 1

@@ -20,7 +20,7 @@ from stepfast.worker import heartbeat as incarnation
 from stepfast.worker import metrics as scrape
 from stepfast.worker import worker as status
 from tests.support import rows
-from tests.support.engine import ALICE, claim, drain, sweep, take, work_on
+from tests.support.engine import ALICE, claim, drain, register_work, rescue_all, take
 from tests.support.events import hearing, named
 from tests.support.isolated_jobs import crashes, register
 from tests.support.jobs_in_every_state import died, greeting, leased
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     ("on_duplicate", "event"), [("skip", "duplicate.skipped"), ("replace", "duplicate.replaced")]
 )
 def test_a_duplicate_is_told_of_without_its_key(app: Stepfast, on_duplicate: Any, event: str) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(key="ada@example.com")
 
     with hearing() as told:
@@ -49,7 +49,7 @@ def test_a_duplicate_is_told_of_without_its_key(app: Stepfast, on_duplicate: Any
 
 
 def test_a_refused_duplicate_is_told_of_too(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     first = work.enqueue(key="one")
 
     with hearing() as told, pytest.raises(DuplicateKeyError):
@@ -59,7 +59,7 @@ def test_a_refused_duplicate_is_told_of_too(app: Stepfast) -> None:
 
 
 def test_the_same_id_again_is_a_skipped_duplicate(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue(id="order-17")
 
     with hearing() as told:
@@ -108,14 +108,14 @@ def test_a_step_that_is_given_back_at_a_stop_is_refused_by_nobody(app: Stepfast)
 
 
 def test_a_rescue_tells_who_died_what_was_taken_back_and_what_was_charged(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     work.enqueue()
     rows.add_worker(app, ALICE, worker_id="alice", alive_for=-rows.HOUR)
     job = take(app)
     rows.change(app, "UPDATE stepfast_job SET crashes = 2 WHERE id = :id", id=job.job_id)
 
     with hearing() as told:
-        sweep(app)
+        rescue_all(app)
 
     assert told == [
         ("worker.declared-dead", {"dead_worker_id": "alice", "incarnation": ALICE}),
@@ -134,12 +134,12 @@ def test_a_rescue_tells_who_died_what_was_taken_back_and_what_was_charged(app: S
 
 
 def test_neighbours_of_a_dead_worker_are_not_charged(app: Stepfast) -> None:
-    work_on(app).enqueue_many([{}] * 3)
+    register_work(app).enqueue_many([{}] * 3)
     rows.add_worker(app, ALICE, worker_id="alice", alive_for=-rows.HOUR)
     claim(app, limit=3)
 
     with hearing() as told:
-        sweep(app)
+        rescue_all(app)
 
     assert named(told, "jobs.rescued") == [{"dead_worker_id": "alice", "jobs": 3, "died": 0, "charged": 0}]
 
@@ -183,7 +183,7 @@ def _samples(fact: Fact) -> list[float]:
 
 
 def test_the_time_that_a_job_waited_is_the_databases(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     job_id = work.enqueue().id
     rows.change(
         app,
@@ -274,7 +274,7 @@ def test_an_outage_is_told_of_at_its_beginning_and_its_end(
 
     monkeypatch.setattr(claimer, "claim", claim_if_there)
     away.set()
-    work_on(app).enqueue()
+    register_work(app).enqueue()
     with hearing() as told, app.worker(worker_id="w-1", queues=["default"]):
         rows.eventually(lambda: named(told, "database.lost"))
         away.clear()
@@ -365,7 +365,7 @@ def test_a_scrape_of_an_empty_database_shows_noughts(app: Stepfast) -> None:
 
 @pytest.mark.only_on("sqlite")
 def test_queues_without_number_are_shown_as_others(app: Stepfast) -> None:
-    work = work_on(app)
+    work = register_work(app)
     for n in range(MOST_VALUES + 5):
         work.enqueue(queue=f"queue-{n:03}")
 

@@ -20,7 +20,7 @@ from stepfast.database.connection import Connection, Transaction
 from stepfast.errors import ContentionError, LeaseLostError, StepfastError, UnreachableError
 from stepfast.jobs.rescue import this_process
 from tests.support import rows
-from tests.support.engine import claim, drain, sweep
+from tests.support.engine import claim, drain, rescue_all
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -1048,7 +1048,7 @@ def test_suspects_run_alone(app: Stepfast) -> None:
     work.enqueue_many([{"n": n} for n in range(3)])
     rows.add_worker(app, 11, alive_for=-rows.SECOND)
     claim(app, 11, limit=3)
-    assert sweep(app).jobs == 3
+    assert rescue_all(app).jobs == 3
     work.enqueue_many([{"n": n} for n in range(3, 40)])
     drain(app)
 
