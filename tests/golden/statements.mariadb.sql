@@ -453,13 +453,6 @@ SELECT id, feed FROM stepfast_run WHERE id >= %(first)s AND id < %(beyond)s ORDE
 -- admin.run_reports.FAILED
 SELECT number, last_error FROM stepfast_partition WHERE run_id = %(id)s AND state = 'failed' ORDER BY number
 
--- admin.run_status.FIND_BLOCKING_RUN
-SELECT id, state FROM stepfast_run
- WHERE feed = %(feed)s AND id <> %(id)s
-   AND (active_feed = %(feed)s OR (kind NOT IN ('backfill', 'remap')
-                                AND (started_at > %(started_at)s OR (started_at = %(started_at)s AND id > %(id)s))))
- ORDER BY started_at DESC, id DESC LIMIT 1
-
 -- admin.run_status.STATES
 SELECT state, count(*) FROM stepfast_partition WHERE run_id = %(id)s GROUP BY state
 
@@ -520,12 +513,6 @@ SELECT k.id, k.job_id, COALESCE(j.state, a.state),
   FROM stepfast_key k LEFT JOIN stepfast_job j ON j.id = k.job_id LEFT JOIN stepfast_archive a ON a.id = k.job_id
  WHERE k.id > %(first)s AND k.id < %(last)s
  ORDER BY k.id DESC LIMIT %(limit)s
-
--- admin.statistics.DEAD
-SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
-
--- admin.statistics.LIVE
-SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
 
 -- admin.statistics.ENDED
 SELECT kind, state, count(*) FROM stepfast_archive
@@ -665,6 +652,12 @@ SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= TIMESTAMPDIFF(MIC
       FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
      WHERE j.state = 'leased'
 
+-- admin.workers.LIVE
+SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
+
+-- admin.workers.DEAD
+SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
+
 -- admin.workers.USED
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_job WHERE queue = %(queue)s)
             OR EXISTS (SELECT 1 FROM stepfast_archive WHERE queue = %(queue)s)
@@ -686,9 +679,6 @@ UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = %(id)s AND pa
 
 -- callbacks.CALLBACK_TIME
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-
--- database.database.NOTIFY
-SELECT pg_notify('stepfast', %(queue)s)
 
 -- database.lending.IDENTIFY_DATABASE
 SELECT DATABASE(), CONNECTION_ID()
@@ -732,6 +722,9 @@ SELECT column_name, collation_name FROM information_schema.columns
 
 -- database.tables.TABLE_NAMES
 SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY table_name
+
+-- database.wakeup.NOTIFY
+SELECT pg_notify('stepfast', %(queue)s)
 
 -- jobs.archive.ARCHIVE_JOBS
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
@@ -1715,9 +1708,6 @@ UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = T
  WHERE feed = %(feed)s AND state = 'open' AND window_to <= %(window_to)s
    AND (%(since_ever)s = 1 OR (window_from IS NOT NULL AND window_from >= %(window_from)s))
 
--- runs.lifecycle.FIND_ACTIVE_RUN
-SELECT id, state FROM stepfast_run WHERE active_feed = %(feed)s
-
 -- runs.lifecycle.COUNT_ENDED_PARTITION
 UPDATE stepfast_run
    SET completed = completed + %(completed)s, failed = failed + %(failed)s, unverified = unverified + %(unverified)s,
@@ -1749,39 +1739,6 @@ SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id IN 
 SELECT r.id, r.feed, p.number
   FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number IN %(numbers)s
  WHERE r.id IN %(ids)s
-
--- runs.page.ADVANCE_PARTITION
-UPDATE stepfast_partition
-   SET seq = seq + 1, requests = requests + 1, paging = %(paging)s, next_offset = %(next_offset)s, seen = seen + %(fresh)s,
-       rejected = rejected + %(rejected)s, worker_id = %(worker_id)s, state = %(target)s, counted = %(counted)s,
-       last_error = %(error)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), started_at = COALESCE(started_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-       ended_at = CASE WHEN %(ends)s = 1 THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ELSE NULL END
- WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
-
--- runs.page.OBSERVE_ROWS
-INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
-SELECT %(feed)s, item.id, %(observed_at)s, %(run_id)s, item.hash, item.body
-  FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$[0]', hash VARCHAR(64) PATH '$[1]', body LONGTEXT PATH '$[2]')) AS item
-
-ON DUPLICATE KEY UPDATE
-    run_id = IF(VALUES(observed_at) > observed_at, VALUES(run_id), run_id),
-    payload = IF(VALUES(observed_at) > observed_at, VALUES(payload), payload),
-    content_hash = IF(VALUES(observed_at) > observed_at, VALUES(content_hash), content_hash),
-    strikes = IF(VALUES(observed_at) > observed_at, 0, strikes),
-    pending = IF(VALUES(observed_at) > observed_at,
-                 IF(applied_hash <=> VALUES(content_hash) AND gone_at IS NULL, 0, 1), pending),
-    gone_at = IF(VALUES(observed_at) > observed_at, NULL, gone_at),
-    observed_at = GREATEST(VALUES(observed_at), observed_at)
-
--- runs.page.REMEMBER_NEW
-INSERT INTO stepfast_seen (partition_id, item_id, pass)
-SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
-ON DUPLICATE KEY UPDATE pass = pass + 1
-
--- runs.page.REMEMBER_SEEN
-INSERT INTO stepfast_seen (partition_id, item_id, pass)
-SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
-ON DUPLICATE KEY UPDATE pass = VALUES(pass)
 
 -- runs.page.FIND_POSITION
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
@@ -1838,6 +1795,14 @@ SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.wind
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = %(run_id)s ORDER BY p.id FOR UPDATE
+
+-- runs.partition.ADVANCE_PARTITION
+UPDATE stepfast_partition
+   SET seq = seq + 1, requests = requests + 1, paging = %(paging)s, next_offset = %(next_offset)s, seen = seen + %(fresh)s,
+       rejected = rejected + %(rejected)s, worker_id = %(worker_id)s, state = %(target)s, counted = %(counted)s,
+       last_error = %(error)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), started_at = COALESCE(started_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+       ended_at = CASE WHEN %(ends)s = 1 THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ELSE NULL END
+ WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
 
 -- runs.partition.END_PARTITION
 UPDATE stepfast_partition
@@ -1896,8 +1861,33 @@ SELECT code, min(message), count(*) FROM stepfast_quarantine
  WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
  GROUP BY code ORDER BY count(*) DESC, code LIMIT %(limit)s
 
+-- runs.raw_rows.OBSERVE_ROWS
+INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT %(feed)s, item.id, %(observed_at)s, %(run_id)s, item.hash, item.body
+  FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$[0]', hash VARCHAR(64) PATH '$[1]', body LONGTEXT PATH '$[2]')) AS item
+
+ON DUPLICATE KEY UPDATE
+    run_id = IF(VALUES(observed_at) > observed_at, VALUES(run_id), run_id),
+    payload = IF(VALUES(observed_at) > observed_at, VALUES(payload), payload),
+    content_hash = IF(VALUES(observed_at) > observed_at, VALUES(content_hash), content_hash),
+    strikes = IF(VALUES(observed_at) > observed_at, 0, strikes),
+    pending = IF(VALUES(observed_at) > observed_at,
+                 IF(applied_hash <=> VALUES(content_hash) AND gone_at IS NULL, 0, 1), pending),
+    gone_at = IF(VALUES(observed_at) > observed_at, NULL, gone_at),
+    observed_at = GREATEST(VALUES(observed_at), observed_at)
+
 -- runs.raw_rows.FIND_SEEN
 SELECT item_id, pass FROM stepfast_seen WHERE partition_id = %(partition_id)s AND item_id IN %(ids)s
+
+-- runs.raw_rows.REMEMBER_SEEN
+INSERT INTO stepfast_seen (partition_id, item_id, pass)
+SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
+ON DUPLICATE KEY UPDATE pass = VALUES(pass)
+
+-- runs.raw_rows.REMEMBER_NEW
+INSERT INTO stepfast_seen (partition_id, item_id, pass)
+SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
+ON DUPLICATE KEY UPDATE pass = pass + 1
 
 -- runs.raw_rows.ANY_PENDING
 SELECT 1 FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 LIMIT 1
@@ -2025,6 +2015,13 @@ SELECT planned_at FROM stepfast_run WHERE id = %(id)s
 -- runs.repair.FORGET_FRONTIER
 UPDATE stepfast_run SET frontier = NULL WHERE id = %(id)s AND epoch = %(epoch)s
 
+-- runs.repair.FIND_BLOCKING_RUN
+SELECT id, state FROM stepfast_run
+ WHERE feed = %(feed)s AND id <> %(id)s
+   AND (active_feed = %(feed)s OR (kind NOT IN ('backfill', 'remap')
+                                AND (started_at > %(started_at)s OR (started_at = %(started_at)s AND id > %(id)s))))
+ ORDER BY started_at DESC, id DESC LIMIT 1
+
 -- runs.repair.LATER_WINDOWS
 SELECT window_from, window_to FROM stepfast_run
  WHERE feed = %(feed)s AND id <> %(id)s AND started_at >= %(started_at)s AND kind IN ('full', 'incremental')
@@ -2068,6 +2065,9 @@ SELECT skew FROM stepfast_feed WHERE id = %(feed)s
 UPDATE stepfast_raw SET pending = 1
  WHERE feed = %(feed)s AND item_id IN %(ids)s AND content_hash IN %(hashes)s AND pending = 2
    AND gone_at IS NULL
+
+-- runs.run.FIND_ACTIVE_RUN
+SELECT id, state FROM stepfast_run WHERE active_feed = %(feed)s
 
 -- runs.run.INSERT_RUN
 INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
@@ -2414,9 +2414,6 @@ SELECT 1 FROM stepfast_outbox WHERE job_id = %(id)s AND dedupe_key = %(key)s
 SELECT id, last_error FROM stepfast_outbox
  WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 
--- testing.assertions.DATABASE_TIME
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-
 -- testing.crash.WORKERS_OF_PROCESS
 SELECT incarnation FROM stepfast_worker WHERE process = %(process)s AND state = 'alive'
 
@@ -2503,6 +2500,9 @@ SELECT id FROM stepfast_archive
 FROM stepfast_archive
     WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= %(since)s
     ORDER BY created_at, id
+
+-- testing.jobs.DATABASE_TIME
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- testing.test_clock.COUNT_WORKERS_OF_PROCESS
 SELECT count(*) FROM stepfast_worker WHERE process = %(process)s AND state = 'alive'

@@ -453,13 +453,6 @@ SELECT id, feed FROM stepfast_run WHERE id >= %(first)s AND id < %(beyond)s ORDE
 -- admin.run_reports.FAILED
 SELECT number, last_error FROM stepfast_partition WHERE run_id = %(id)s AND state = 'failed' ORDER BY number
 
--- admin.run_status.FIND_BLOCKING_RUN
-SELECT id, state FROM stepfast_run
- WHERE feed = %(feed)s AND id <> %(id)s
-   AND (active_feed = %(feed)s OR (kind NOT IN ('backfill', 'remap')
-                                AND (started_at > %(started_at)s OR (started_at = %(started_at)s AND id > %(id)s))))
- ORDER BY started_at DESC, id DESC LIMIT 1
-
 -- admin.run_status.STATES
 SELECT state, count(*) FROM stepfast_partition WHERE run_id = %(id)s GROUP BY state
 
@@ -520,12 +513,6 @@ SELECT k.id, k.job_id, COALESCE(j.state, a.state),
   FROM stepfast_key k LEFT JOIN stepfast_job j ON j.id = k.job_id LEFT JOIN stepfast_archive a ON a.id = k.job_id
  WHERE k.id > %(first)s AND k.id < %(last)s
  ORDER BY k.id DESC LIMIT %(limit)s
-
--- admin.statistics.DEAD
-SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
-
--- admin.statistics.LIVE
-SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
 
 -- admin.statistics.ENDED
 SELECT kind, state, count(*) FROM stepfast_archive
@@ -665,6 +652,12 @@ SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(extract(epoc
       FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
      WHERE j.state = 'leased'
 
+-- admin.workers.LIVE
+SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
+
+-- admin.workers.DEAD
+SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
+
 -- admin.workers.USED
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_job WHERE queue = %(queue)s)
             OR EXISTS (SELECT 1 FROM stepfast_archive WHERE queue = %(queue)s)
@@ -686,9 +679,6 @@ UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = %(id)s AND pa
 
 -- callbacks.CALLBACK_TIME
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- database.database.NOTIFY
-SELECT pg_notify('stepfast', %(queue)s)
 
 -- database.lending.IDENTIFY_DATABASE
 SELECT current_database() || ', table ' || COALESCE(CAST(CAST(to_regclass('stepfast_job') AS OID) AS TEXT), 'missing'), 0
@@ -739,6 +729,9 @@ SELECT i.indexrelid, a.attname
 
 -- database.tables.TABLE_NAMES
 SELECT table_name FROM information_schema.tables WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name
+
+-- database.wakeup.NOTIFY
+SELECT pg_notify('stepfast', %(queue)s)
 
 -- jobs.archive.ARCHIVE_JOBS
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
@@ -1765,9 +1758,6 @@ UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = C
  WHERE feed = %(feed)s AND state = 'open' AND window_to <= %(window_to)s
    AND (%(since_ever)s = 1 OR (window_from IS NOT NULL AND window_from >= %(window_from)s))
 
--- runs.lifecycle.FIND_ACTIVE_RUN
-SELECT id, state FROM stepfast_run WHERE active_feed = %(feed)s
-
 -- runs.lifecycle.COUNT_ENDED_PARTITION
 UPDATE stepfast_run
    SET completed = completed + %(completed)s, failed = failed + %(failed)s, unverified = unverified + %(unverified)s,
@@ -1799,36 +1789,6 @@ SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id = A
 SELECT r.id, r.feed, p.number
   FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number = ANY(CAST(%(numbers)s AS INTEGER[]))
  WHERE r.id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- runs.page.ADVANCE_PARTITION
-UPDATE stepfast_partition
-   SET seq = seq + 1, requests = requests + 1, paging = %(paging)s, next_offset = %(next_offset)s, seen = seen + %(fresh)s,
-       rejected = rejected + %(rejected)s, worker_id = %(worker_id)s, state = %(target)s, counted = %(counted)s,
-       last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), started_at = COALESCE(started_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-       ended_at = CASE WHEN %(ends)s = 1 THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ELSE NULL END
- WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
-
--- runs.page.OBSERVE_ROWS
-INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
-SELECT CAST(%(feed)s AS TEXT), item.id, CAST(%(observed_at)s AS BIGINT), CAST(%(run_id)s AS TEXT), item.hash, item.payload
-  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(hashes)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS item (id, hash, payload)
-
-ON CONFLICT (feed, item_id) DO UPDATE
-   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
-       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
-       pending = CASE WHEN stepfast_raw.applied_hash = excluded.content_hash AND stepfast_raw.gone_at IS NULL
-                      THEN 0 ELSE 1 END
- WHERE excluded.observed_at > stepfast_raw.observed_at
-
--- runs.page.REMEMBER_NEW
-INSERT INTO stepfast_seen (partition_id, item_id, pass)
-SELECT CAST(%(partition_id)s AS TEXT), item_id, CAST(%(pass)s AS INTEGER) FROM unnest(CAST(%(ids)s AS TEXT[])) AS seen (item_id)
-ON CONFLICT (partition_id, item_id) DO NOTHING
-
--- runs.page.REMEMBER_SEEN
-INSERT INTO stepfast_seen (partition_id, item_id, pass)
-SELECT CAST(%(partition_id)s AS TEXT), item_id, CAST(%(pass)s AS INTEGER) FROM unnest(CAST(%(ids)s AS TEXT[])) AS seen (item_id)
-ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
 
 -- runs.page.FIND_POSITION
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
@@ -1886,6 +1846,14 @@ SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.wind
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = %(run_id)s ORDER BY p.id FOR UPDATE
 
+-- runs.partition.ADVANCE_PARTITION
+UPDATE stepfast_partition
+   SET seq = seq + 1, requests = requests + 1, paging = %(paging)s, next_offset = %(next_offset)s, seen = seen + %(fresh)s,
+       rejected = rejected + %(rejected)s, worker_id = %(worker_id)s, state = %(target)s, counted = %(counted)s,
+       last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), started_at = COALESCE(started_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+       ended_at = CASE WHEN %(ends)s = 1 THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ELSE NULL END
+ WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
+
 -- runs.partition.END_PARTITION
 UPDATE stepfast_partition
    SET state = %(target)s, last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), epoch = epoch + %(restarts)s
@@ -1941,8 +1909,30 @@ SELECT code, min(message), count(*) FROM stepfast_quarantine
  WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
  GROUP BY code ORDER BY count(*) DESC, code LIMIT %(limit)s
 
+-- runs.raw_rows.OBSERVE_ROWS
+INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT CAST(%(feed)s AS TEXT), item.id, CAST(%(observed_at)s AS BIGINT), CAST(%(run_id)s AS TEXT), item.hash, item.payload
+  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(hashes)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS item (id, hash, payload)
+
+ON CONFLICT (feed, item_id) DO UPDATE
+   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
+       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
+       pending = CASE WHEN stepfast_raw.applied_hash = excluded.content_hash AND stepfast_raw.gone_at IS NULL
+                      THEN 0 ELSE 1 END
+ WHERE excluded.observed_at > stepfast_raw.observed_at
+
 -- runs.raw_rows.FIND_SEEN
 SELECT item_id, pass FROM stepfast_seen WHERE partition_id = %(partition_id)s AND item_id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- runs.raw_rows.REMEMBER_SEEN
+INSERT INTO stepfast_seen (partition_id, item_id, pass)
+SELECT CAST(%(partition_id)s AS TEXT), item_id, CAST(%(pass)s AS INTEGER) FROM unnest(CAST(%(ids)s AS TEXT[])) AS seen (item_id)
+ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
+
+-- runs.raw_rows.REMEMBER_NEW
+INSERT INTO stepfast_seen (partition_id, item_id, pass)
+SELECT CAST(%(partition_id)s AS TEXT), item_id, CAST(%(pass)s AS INTEGER) FROM unnest(CAST(%(ids)s AS TEXT[])) AS seen (item_id)
+ON CONFLICT (partition_id, item_id) DO NOTHING
 
 -- runs.raw_rows.ANY_PENDING
 SELECT 1 FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 LIMIT 1
@@ -2070,6 +2060,13 @@ SELECT planned_at FROM stepfast_run WHERE id = %(id)s
 -- runs.repair.FORGET_FRONTIER
 UPDATE stepfast_run SET frontier = NULL WHERE id = %(id)s AND epoch = %(epoch)s
 
+-- runs.repair.FIND_BLOCKING_RUN
+SELECT id, state FROM stepfast_run
+ WHERE feed = %(feed)s AND id <> %(id)s
+   AND (active_feed = %(feed)s OR (kind NOT IN ('backfill', 'remap')
+                                AND (started_at > %(started_at)s OR (started_at = %(started_at)s AND id > %(id)s))))
+ ORDER BY started_at DESC, id DESC LIMIT 1
+
 -- runs.repair.LATER_WINDOWS
 SELECT window_from, window_to FROM stepfast_run
  WHERE feed = %(feed)s AND id <> %(id)s AND started_at >= %(started_at)s AND kind IN ('full', 'incremental')
@@ -2113,6 +2110,9 @@ SELECT skew FROM stepfast_feed WHERE id = %(feed)s
 UPDATE stepfast_raw SET pending = 1
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND content_hash = ANY(CAST(%(hashes)s AS TEXT[])) AND pending = 2
    AND gone_at IS NULL
+
+-- runs.run.FIND_ACTIVE_RUN
+SELECT id, state FROM stepfast_run WHERE active_feed = %(feed)s
 
 -- runs.run.INSERT_RUN
 INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
@@ -2459,9 +2459,6 @@ SELECT 1 FROM stepfast_outbox WHERE job_id = %(id)s AND dedupe_key = %(key)s
 SELECT id, last_error FROM stepfast_outbox
  WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 
--- testing.assertions.DATABASE_TIME
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
 -- testing.crash.WORKERS_OF_PROCESS
 SELECT incarnation FROM stepfast_worker WHERE process = %(process)s AND state = 'alive'
 
@@ -2548,6 +2545,9 @@ SELECT id FROM stepfast_archive
 FROM stepfast_archive
     WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= %(since)s
     ORDER BY created_at, id
+
+-- testing.jobs.DATABASE_TIME
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- testing.test_clock.COUNT_WORKERS_OF_PROCESS
 SELECT count(*) FROM stepfast_worker WHERE process = %(process)s AND state = 'alive'

@@ -452,13 +452,6 @@ SELECT id, feed FROM stepfast_run WHERE id >= :first AND id < :beyond ORDER BY i
 -- admin.run_reports.FAILED
 SELECT number, last_error FROM stepfast_partition WHERE run_id = :id AND state = 'failed' ORDER BY number
 
--- admin.run_status.FIND_BLOCKING_RUN
-SELECT id, state FROM stepfast_run
- WHERE feed = :feed AND id <> :id
-   AND (active_feed = :feed OR (kind NOT IN ('backfill', 'remap')
-                                AND (started_at > :started_at OR (started_at = :started_at AND id > :id))))
- ORDER BY started_at DESC, id DESC LIMIT 1
-
 -- admin.run_status.STATES
 SELECT state, count(*) FROM stepfast_partition WHERE run_id = :id GROUP BY state
 
@@ -519,12 +512,6 @@ SELECT k.id, k.job_id, COALESCE(j.state, a.state),
   FROM stepfast_key k LEFT JOIN stepfast_job j ON j.id = k.job_id LEFT JOIN stepfast_archive a ON a.id = k.job_id
  WHERE k.id > :first AND k.id < :last
  ORDER BY k.id DESC LIMIT :limit
-
--- admin.statistics.DEAD
-SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
-
--- admin.statistics.LIVE
-SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
 
 -- admin.statistics.ENDED
 SELECT kind, state, count(*) FROM stepfast_archive
@@ -664,6 +651,12 @@ SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(ROUND((julia
       FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
      WHERE j.state = 'leased'
 
+-- admin.workers.LIVE
+SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
+
+-- admin.workers.DEAD
+SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
+
 -- admin.workers.USED
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_job WHERE queue = :queue)
             OR EXISTS (SELECT 1 FROM stepfast_archive WHERE queue = :queue)
@@ -685,9 +678,6 @@ UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = :id AND pause
 
 -- callbacks.CALLBACK_TIME
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- database.database.NOTIFY
-SELECT pg_notify('stepfast', :queue)
 
 -- database.lending.IDENTIFY_DATABASE
 SELECT file, 0 FROM pragma_database_list WHERE name = 'main'
@@ -729,6 +719,9 @@ UNION ALL SELECT '', name FROM pragma_table_info(:table, :folder) WHERE pk > 0
 
 -- database.tables.TABLE_NAMES
 SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name
+
+-- database.wakeup.NOTIFY
+SELECT pg_notify('stepfast', :queue)
 
 -- jobs.archive.ARCHIVE_JOBS
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
@@ -1726,9 +1719,6 @@ UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST
  WHERE feed = :feed AND state = 'open' AND window_to <= :window_to
    AND (:since_ever = 1 OR (window_from IS NOT NULL AND window_from >= :window_from))
 
--- runs.lifecycle.FIND_ACTIVE_RUN
-SELECT id, state FROM stepfast_run WHERE active_feed = :feed
-
 -- runs.lifecycle.COUNT_ENDED_PARTITION
 UPDATE stepfast_run
    SET completed = completed + :completed, failed = failed + :failed, unverified = unverified + :unverified,
@@ -1760,36 +1750,6 @@ SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id IN 
 SELECT r.id, r.feed, p.number
   FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number IN (SELECT value FROM json_each(:numbers))
  WHERE r.id IN (SELECT value FROM json_each(:ids))
-
--- runs.page.ADVANCE_PARTITION
-UPDATE stepfast_partition
-   SET seq = seq + 1, requests = requests + 1, paging = :paging, next_offset = :next_offset, seen = seen + :fresh,
-       rejected = rejected + :rejected, worker_id = :worker_id, state = :target, counted = :counted,
-       last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), started_at = COALESCE(started_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-       ended_at = CASE WHEN :ends = 1 THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ELSE NULL END
- WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
-
--- runs.page.OBSERVE_ROWS
-INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
-SELECT :feed, json_extract(value, '$[0]'), :observed_at, :run_id, json_extract(value, '$[1]'), json_extract(value, '$[2]')
-  FROM json_each(:rows) WHERE true
-
-ON CONFLICT (feed, item_id) DO UPDATE
-   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
-       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
-       pending = CASE WHEN stepfast_raw.applied_hash = excluded.content_hash AND stepfast_raw.gone_at IS NULL
-                      THEN 0 ELSE 1 END
- WHERE excluded.observed_at > stepfast_raw.observed_at
-
--- runs.page.REMEMBER_NEW
-INSERT INTO stepfast_seen (partition_id, item_id, pass)
-SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
-ON CONFLICT (partition_id, item_id) DO NOTHING
-
--- runs.page.REMEMBER_SEEN
-INSERT INTO stepfast_seen (partition_id, item_id, pass)
-SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
-ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
 
 -- runs.page.FIND_POSITION
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
@@ -1846,6 +1806,14 @@ SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.wind
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.id
+
+-- runs.partition.ADVANCE_PARTITION
+UPDATE stepfast_partition
+   SET seq = seq + 1, requests = requests + 1, paging = :paging, next_offset = :next_offset, seen = seen + :fresh,
+       rejected = rejected + :rejected, worker_id = :worker_id, state = :target, counted = :counted,
+       last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), started_at = COALESCE(started_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+       ended_at = CASE WHEN :ends = 1 THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ELSE NULL END
+ WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
 
 -- runs.partition.END_PARTITION
 UPDATE stepfast_partition
@@ -1904,8 +1872,30 @@ SELECT code, min(message), count(*) FROM stepfast_quarantine
  WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
  GROUP BY code ORDER BY count(*) DESC, code LIMIT :limit
 
+-- runs.raw_rows.OBSERVE_ROWS
+INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT :feed, json_extract(value, '$[0]'), :observed_at, :run_id, json_extract(value, '$[1]'), json_extract(value, '$[2]')
+  FROM json_each(:rows) WHERE true
+
+ON CONFLICT (feed, item_id) DO UPDATE
+   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
+       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
+       pending = CASE WHEN stepfast_raw.applied_hash = excluded.content_hash AND stepfast_raw.gone_at IS NULL
+                      THEN 0 ELSE 1 END
+ WHERE excluded.observed_at > stepfast_raw.observed_at
+
 -- runs.raw_rows.FIND_SEEN
 SELECT item_id, pass FROM stepfast_seen WHERE partition_id = :partition_id AND item_id IN (SELECT value FROM json_each(:ids))
+
+-- runs.raw_rows.REMEMBER_SEEN
+INSERT INTO stepfast_seen (partition_id, item_id, pass)
+SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
+ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
+
+-- runs.raw_rows.REMEMBER_NEW
+INSERT INTO stepfast_seen (partition_id, item_id, pass)
+SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
+ON CONFLICT (partition_id, item_id) DO NOTHING
 
 -- runs.raw_rows.ANY_PENDING
 SELECT 1 FROM stepfast_raw WHERE feed = :feed AND pending = 1 LIMIT 1
@@ -2032,6 +2022,13 @@ SELECT planned_at FROM stepfast_run WHERE id = :id
 -- runs.repair.FORGET_FRONTIER
 UPDATE stepfast_run SET frontier = NULL WHERE id = :id AND epoch = :epoch
 
+-- runs.repair.FIND_BLOCKING_RUN
+SELECT id, state FROM stepfast_run
+ WHERE feed = :feed AND id <> :id
+   AND (active_feed = :feed OR (kind NOT IN ('backfill', 'remap')
+                                AND (started_at > :started_at OR (started_at = :started_at AND id > :id))))
+ ORDER BY started_at DESC, id DESC LIMIT 1
+
 -- runs.repair.LATER_WINDOWS
 SELECT window_from, window_to FROM stepfast_run
  WHERE feed = :feed AND id <> :id AND started_at >= :started_at AND kind IN ('full', 'incremental')
@@ -2075,6 +2072,9 @@ SELECT skew FROM stepfast_feed WHERE id = :feed
 UPDATE stepfast_raw SET pending = 1
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 2
    AND gone_at IS NULL
+
+-- runs.run.FIND_ACTIVE_RUN
+SELECT id, state FROM stepfast_run WHERE active_feed = :feed
 
 -- runs.run.INSERT_RUN
 INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
@@ -2421,9 +2421,6 @@ SELECT 1 FROM stepfast_outbox WHERE job_id = :id AND dedupe_key = :key
 SELECT id, last_error FROM stepfast_outbox
  WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 
--- testing.assertions.DATABASE_TIME
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
 -- testing.crash.WORKERS_OF_PROCESS
 SELECT incarnation FROM stepfast_worker WHERE process = :process AND state = 'alive'
 
@@ -2510,6 +2507,9 @@ SELECT id FROM stepfast_archive
 FROM stepfast_archive
     WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
     ORDER BY created_at, id
+
+-- testing.jobs.DATABASE_TIME
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- testing.test_clock.COUNT_WORKERS_OF_PROCESS
 SELECT count(*) FROM stepfast_worker WHERE process = :process AND state = 'alive'
