@@ -240,6 +240,27 @@ def test_the_picture_of_the_architecture_is_current(pytestconfig: pytest.Config)
     assert architecture.PICTURE.read_text() == drawn, "the imports have changed; run: make golden"
 
 
+# The architecture
+
+
+LIBRARY = ROOT / "packages" / "stepfast" / "src" / "stepfast"
+
+
+def test_the_architecture_names_files_and_functions_that_exist() -> None:
+    text = prose(ROOT / "docs" / "explanation" / "architecture.md")
+    files = set(re.findall(r"`([\w/]+\.py)`", text)) - {"devtools/architecture.py", "tests/test_architecture.py"}
+    rows = re.findall(r"^\| `([\w/]+\.py)` \| (`[^|]+`) \|", text, re.MULTILINE)
+
+    assert len(rows) > 30
+    assert [file for file in sorted(files) if not (LIBRARY / file).is_file()] == []
+    for file, names in rows:
+        source = (LIBRARY / file).read_text()
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"^ *(async )?(def|class) {name}\b", source, re.MULTILINE), (
+                f"{name} is not in {file}"
+            )
+
+
 # The reference
 
 
