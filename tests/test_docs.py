@@ -248,7 +248,10 @@ LIBRARY = ROOT / "packages" / "stepfast" / "src" / "stepfast"
 
 def test_the_architecture_names_files_and_functions_that_exist() -> None:
     text = prose(ROOT / "docs" / "explanation" / "architecture.md")
-    files = set(re.findall(r"`([\w/]+\.py)`", text)) - {"devtools/architecture.py", "tests/test_architecture.py"}
+    files = set(re.findall(r"`([\w/]+\.py)`", text)) - {
+        "devtools/architecture.py",
+        "tests/test_architecture.py",
+    }
     rows = re.findall(r"^\| `([\w/]+\.py)` \| (`[^|]+`) \|", text, re.MULTILINE)
 
     assert len(rows) > 30

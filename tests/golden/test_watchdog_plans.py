@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Stepfast
+from stepfast.runs import watchdog
 from stepfast.runs import watchdog as pruning
-from stepfast.runs import watchdog as vigil
 from tests.golden.test_plans import plan, sorts
 from tests.support import rows
 
@@ -77,11 +77,11 @@ def _partition(number: int) -> Mapping[str, object]:
 
 
 def test_the_runs_that_have_not_ended_are_found_by_an_index(app: Stepfast) -> None:
-    assert "stepfast_run_ended" in plan(app, vigil.ACTIVE_RUNS)
+    assert "stepfast_run_ended" in plan(app, watchdog.ACTIVE_RUNS)
 
 
 def test_partitions_without_a_job_are_found_along_their_run_and_by_the_keys_of_jobs(app: Stepfast) -> None:
-    found = plan(app, vigil.FIND_ORPHANS, run_id="r02999", limit=200)
+    found = plan(app, watchdog.FIND_ORPHANS, run_id="r02999", limit=200)
 
     assert "stepfast_partition_of_run" in found or "stepfast_partition_number" in found
     assert "SCAN j" not in found

@@ -73,7 +73,9 @@ class RunWatchdog:
             declared = self._feeds.find(run.feed)
             try:
                 if declared is not None:
-                    done += sum(self._do(run, act, what) for act, what in self._needed(declared, run))
+                    done += sum(
+                        self._repair(run, repair, part) for repair, part in self._needed(declared, run)
+                    )
             except Exception as error:  # noqa: BLE001 - one run must not keep us from the others
                 errors.append(error)
         if errors:
@@ -87,17 +89,17 @@ class RunWatchdog:
             if run.at is RunState.FETCHING:
                 lost = watchdog.orphaned_partitions(tx, run.id)
                 ended = not lost and watchdog.all_partitions_read(tx, run.id)
-                mend = watchdog.repair_completion if ended else None
+                repair = watchdog.repair_completion if ended else None
             else:
-                mend = None if watchdog.has_live_jobs(tx, run) else watchdog.repair_run
+                repair = None if watchdog.has_live_jobs(tx, run) else watchdog.repair_run
             still = self._stands_still(tx, declared, run)
         for partition_id in lost:
             yield (
                 partial(watchdog.repair_partition, declared=declared, partition_id=partition_id),
                 partition_id,
             )
-        if mend is not None:
-            yield partial(mend, declared=declared, run_id=run.id), None
+        if repair is not None:
+            yield partial(repair, declared=declared, run_id=run.id), None
         if still and run.state is not RunState.STALLED:
             yield partial(watchdog.stall_run, declared=declared, run_id=run.id), None
         if not still and run.state is RunState.STALLED:
@@ -113,7 +115,7 @@ class RunWatchdog:
         self._next_stall_look[run.id] = time.monotonic() + max(LOOK, (patience - still).total_seconds())
         return still >= patience
 
-    def _do(self, run: RunLook, repair: Repair, partition_id: str | None) -> int:
+    def _repair(self, run: RunLook, repair: Repair, partition_id: str | None) -> int:
         done = persist(self._database, repair)
         match done:
             case None:
