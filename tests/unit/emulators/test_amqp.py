@@ -32,9 +32,9 @@ from stepfast_emulators.service_bus.amqp import (
     decode,
     encode,
 )
-from stepfast_emulators.service_bus.broker import Key, complaint, entity
+from stepfast_emulators.service_bus.broker import AccessKey, queue_of_audience, token_problem
 
-KEY = Key("Root", "secret")
+KEY = AccessKey("Root", "secret")
 
 
 def whole(made: type[int], bits: int, *, signed: bool) -> any_of.SearchStrategy[Any]:
@@ -107,7 +107,7 @@ def test_what_has_no_wire_form_is_named() -> None:
         encode(1j)
 
 
-def signature(key: Key, resource: str, end: int, name: str = "Root") -> str:
+def signature(key: AccessKey, resource: str, end: int, name: str = "Root") -> str:
     resource = quote(resource, safe="")
     digest = hmac.digest(key.value.encode(), f"{resource}\n{end}".encode(), hashlib.sha256)
     sig = quote(base64.b64encode(digest).decode(), safe="")
@@ -130,7 +130,7 @@ AUDIENCE = "https://servicebus.azure.net/"
         (signature(KEY, "sb://here/work", SOON), ""),
         (signature(KEY, "sb://here/work", SOON).encode(), ""),
         (signature(KEY, "sb://here/work", BEFORE), "ExpiredToken"),
-        (signature(Key("Root", "other"), "sb://here/work", SOON), "InvalidSignature"),
+        (signature(AccessKey("Root", "other"), "sb://here/work", SOON), "InvalidSignature"),
         (signature(KEY, "sb://here/work", SOON, name="Other"), "InvalidSignature"),
         ("SharedAccessSignature sr=x&se=1", "MalformedToken"),
         (web_token(aud=AUDIENCE, exp=SOON), ""),
@@ -143,7 +143,7 @@ AUDIENCE = "https://servicebus.azure.net/"
     ],
 )
 def test_a_token_opens_or_says_why_not(token: object, problem: str) -> None:
-    assert complaint(token, KEY).partition(":")[0] == problem
+    assert token_problem(token, KEY).partition(":")[0] == problem
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_token_opens_or_says_why_not(token: object, problem: str) -> None:
     ],
 )
 def test_a_token_is_meant_for_a_queue_or_for_all(audience: str, name: str) -> None:
-    assert entity(audience) == name
+    assert queue_of_audience(audience) == name
 
 
 def test_a_lock_token_travels_as_dot_net_writes_it() -> None:

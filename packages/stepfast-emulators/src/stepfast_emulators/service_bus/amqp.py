@@ -1,4 +1,7 @@
-"""AMQP 1.0 values to bytes and back: a constructor byte, then the value."""
+"""AMQP 1.0 values to bytes and back: a constructor byte, then the value.
+
+A number keeps the width it came with: annotations and properties that a client sent go out again as they came in.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-# The types of AMQP 1.0 that Python has no words for, and the codes of what travels.
-#
-# A number keeps the width it came with: annotations and properties that a client sent go out again as they came in.
+# Types of AMQP 1.0 that Python does not have, and the codes of described values.
 
 
 class Symbol(str):
@@ -88,7 +89,7 @@ class Described:
 
 
 class Code(IntEnum):
-    """What a described value is."""
+    """The kind of a described value."""
 
     # Performatives
     OPEN = 0x10
@@ -126,7 +127,7 @@ MANY_IN_ONE: Final = 0x80013700  # the message format of a batch: each data sect
 
 
 def fields(given: list[Any], expected: int) -> list[Any]:
-    """Fields at the end that are null need not be sent; here they are again."""
+    """The fields of a list, with those at its end that are null and need not be sent."""
     return given + [None] * (expected - len(given))
 
 
@@ -175,7 +176,7 @@ class MalformedError(ValueError):
 
 
 def encode(value: Any) -> bytes:
-    """The wire form of a value, whose type decides."""
+    """The wire form of a value, by its type."""
     try:
         return _encoders[type(value)](value)
     except KeyError:

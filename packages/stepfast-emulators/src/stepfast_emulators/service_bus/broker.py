@@ -1,4 +1,4 @@
-"""A namespace: its queues by name, who may use them, and what stands behind an address."""
+"""A namespace: its queues, the nodes behind addresses (`$cbs`, `$management`), and the tokens that open them."""
 
 from __future__ import annotations
 
@@ -32,155 +32,17 @@ if TYPE_CHECKING:
     from stepfast_emulators.service_bus.emulator import QueueSettings
 
 
-# Who may come in: shared access signatures and tokens of an identity, as the `$cbs` node takes them.
-#
-# A signature is checked with the key. Of an identity's token only the audience and the end are checked: nobody here
-# knows the keys of Entra.
-
-AUDIENCE = "https://servicebus.azure.net"
-PARTS_OF_A_JWT = 3
-
-
-@dataclass(frozen=True)
-class Key:
-    """A shared access policy of the namespace."""
-
-    name: str
-    value: str
-
-
-def entity(audience: str) -> str:
-    """The queue for which a token is meant, or nothing for the whole namespace."""
-    path = urlparse(audience).path.strip("/").lower()
-    return path.removesuffix("/$management").removesuffix("/$deadletterqueue")
-
-
-def complaint(token: object, key: Key) -> str:
-    """What is wrong with a token; empty if nothing is. Its kind is seen in it: Python's SDK calls every one a JWT."""
-    text = token.decode("ascii", "replace") if isinstance(token, bytes) else str(token)
-    scheme, _, signature = text.partition(" ")
-    if scheme == "SharedAccessSignature":
-        return _complaint_about_signature(signature, key)
-    return _complaint_about_identity(text)
-
-
-def _complaint_about_signature(token: str, key: Key) -> str:
-    given = dict(parse_qsl(token, keep_blank_values=True))
-    if not {"sr", "sig", "se", "skn"} <= given.keys():
-        return "MalformedToken: The signature lacks a part."
-    # What was signed is the resource as it stands in the token, not what it means.
-    resource = next(part.removeprefix("sr=") for part in token.split("&") if part.startswith("sr="))
-    digest = hmac.digest(key.value.encode(), f"{resource}\n{given['se']}".encode(), hashlib.sha256)
-    if given["skn"] != key.name or not hmac.compare_digest(base64.b64encode(digest).decode(), given["sig"]):
-        return "InvalidSignature: The token has an invalid signature."
-    return _complaint_about_end(given["se"])
-
-
-def _complaint_about_identity(token: str) -> str:
-    parts = token.split(".")
-    if len(parts) != PARTS_OF_A_JWT:
-        return "MalformedToken: The token is no JSON Web Token."
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        audience, end = str(claims["aud"]), str(claims["exp"])
-    except (binascii.Error, ValueError, KeyError, TypeError):
-        return "MalformedToken: The token cannot be read."
-    if audience.rstrip("/") != AUDIENCE:
-        return f"InvalidAudience: The token is meant for {audience}."
-    return _complaint_about_end(end)
-
-
-def _complaint_about_end(end: str) -> str:
-    if not end.isdigit() or int(end) <= time.time():
-        return "ExpiredToken: The token is expired."
-    return ""
-
-
-# What a client asks of a queue beside sending and receiving: the operations of its `$management` node.
-
-OK: Final = 200
-NOTHING: Final = 204
-NOBODY: Final = UUID(int=0)  # the lock token of a message that was taken for good
-
-Answer = tuple[int, dict[str, Any] | None]  # the status, and the body
-
-
-def manage(queue: Queue, operation: str, body: dict[str, Any]) -> Answer:
-    name = operation.removeprefix("com.microsoft:")
-    if name not in OPERATIONS:
-        raise not_implemented(f"the operation {operation}")
-    return OPERATIONS[name](queue, body)
-
-
-def _renew_locks(queue: Queue, body: dict[str, Any]) -> Answer:
-    return OK, {"expirations": Array(Timestamp(queue.renew(token)) for token in body["lock-tokens"])}
-
-
-def _peek(queue: Queue, body: dict[str, Any]) -> Answer:
-    found = queue.peek(body["from-sequence-number"], body["message-count"])
-    return (OK, {"messages": [{"message": it.encode()} for it in found]}) if found else (NOTHING, None)
-
-
-def _schedule(queue: Queue, body: dict[str, Any]) -> Answer:
-    sent = [parse(it["message"]) for it in body["messages"]]
-    return OK, {"sequence-numbers": Array(Long(queue.store(message)) for message in sent)}
-
-
-def _cancel_scheduled(queue: Queue, body: dict[str, Any]) -> Answer:
-    for sequence in body["sequence-numbers"]:
-        queue.cancel_scheduled(sequence)
-    return OK, None
-
-
-def _receive_deferred(queue: Queue, body: dict[str, Any]) -> Answer:
-    for_good = body["receiver-settle-mode"] == 0
-    taken = [queue.take_deferred(sequence) for sequence in body["sequence-numbers"]]
-    return OK, {"messages": [_gone(it) if for_good else _held(queue, it) for it in taken]}
-
-
-def _gone(message: Message) -> dict[str, Any]:
-    return {"lock-token": NOBODY, "message": message.encode()}
-
-
-def _held(queue: Queue, message: Message) -> dict[str, Any]:
-    token = queue.hold(message)
-    return {"lock-token": token, "message": message.encode(token, queue.locks[token].until)}
-
-
-def _settle(queue: Queue, body: dict[str, Any]) -> Answer:
-    outcome = OUTCOMES[body["disposition-status"]]
-    notes = dict(body.get("properties-to-modify") or {})
-    notes |= {REASON: body.get("deadletter-reason"), DETAIL: body.get("deadletter-description")}
-    for token in body["lock-tokens"]:
-        queue.settle(token, outcome, notes)
-    return OK, None
-
-
-OUTCOMES: Final = {
-    "completed": Outcome.COMPLETED,
-    "abandoned": Outcome.ABANDONED,
-    "defered": Outcome.DEFERRED,  # as the protocol spells it
-    "suspended": Outcome.DEAD_LETTERED,
-}
-OPERATIONS: Final[dict[str, Callable[[Queue, dict[str, Any]], Answer]]] = {
-    "renew-lock": _renew_locks,
-    "peek-message": _peek,
-    "schedule-message": _schedule,
-    "cancel-scheduled-message": _cancel_scheduled,
-    "receive-by-sequence-number": _receive_deferred,
-    "update-disposition": _settle,
-}
-
 ACCEPTED: Final = 202
 UNAUTHORIZED: Final = 401
 NOT_FOUND: Final = 404
-
 Permitted = set[str]  # queues for which a connection has shown a token; the empty name stands for all
 Service = Callable[[bytes, Permitted], bytes]  # a node that answers requests: $cbs, $management
 
 
 class Broker:
-    def __init__(self, key: Key) -> None:
+    """The queues of a namespace, and what a link with an address is joined to."""
+
+    def __init__(self, key: AccessKey) -> None:
         self.key = key
         self.queues: dict[str, Queue] = {}
         self.faults = Faults()
@@ -197,7 +59,7 @@ class Broker:
         return queue
 
     def node(self, path: str, permitted: Permitted) -> Queue | Service:
-        """What a link with this address is joined to."""
+        """The queue or the service that a link with this address is joined to."""
         address = path.lower()
         if address == "$cbs":
             return self.take_token
@@ -209,10 +71,10 @@ class Broker:
         return queue if whole == address else lambda request, _: self.manage(queue, request)
 
     def take_token(self, request: bytes, permitted: Permitted) -> bytes:
-        """`put-token`: whoever shows a good one may use the queue that it names."""
-        asked = Request(request)
-        name = entity(str(asked.properties.get("name", "")))
-        if wrong := complaint(asked.body, self.key):
+        """`put-token`: a connection that shows a good token may use the queue that it names."""
+        asked = ServiceRequest(request)
+        name = queue_of_audience(str(asked.properties.get("name", "")))
+        if wrong := token_problem(asked.body, self.key):
             return asked.answer({"status-code": Int(UNAUTHORIZED), "status-description": wrong}, None)
         if name and name not in self.queues:  # the service tells it here already
             text = no_such_queue(name).text
@@ -221,7 +83,7 @@ class Broker:
         return asked.answer({"status-code": Int(ACCEPTED), "status-description": "Accepted"}, None)
 
     def manage(self, queue: Queue, request: bytes) -> bytes:
-        asked = Request(request)
+        asked = ServiceRequest(request)
         try:
             self.faults.meet(Moment.REQUEST_ARRIVED, queue.name)
             status, body = manage(queue, str(asked.properties["operation"]), asked.body or {})
@@ -236,8 +98,8 @@ class Broker:
         return asked.answer({"statusCode": Int(status), "statusDescription": "OK"}, body)
 
 
-class Request:
-    """A message that wants an answer."""
+class ServiceRequest:
+    """A message that asks a service for an answer."""
 
     def __init__(self, payload: bytes) -> None:
         found = {section.code: section.value for section, _ in sections(payload)}
@@ -246,9 +108,148 @@ class Request:
         self.body: Any = found.get(Code.VALUE)
 
     def answer(self, properties: dict[str, Any], body: Any) -> bytes:
-        """Clients find their request by the correlation id, which has the type of the id that they sent."""
+        """The answer as a message. Clients find their request by the correlation id, of the type that they sent."""
         return (
             described(Code.PROPERTIES, [None] * 5 + [self._id])
             + described(Code.APPLICATION_PROPERTIES, properties)
             + described(Code.VALUE, body)
         )
+
+
+# Tokens that the `$cbs` node takes: shared access signatures, and tokens of an identity.
+#
+# A signature is checked with the key. Of an identity's token only the audience and the end are checked: the emulator does
+# not know the keys of Entra.
+
+AUDIENCE = "https://servicebus.azure.net"
+PARTS_OF_A_JWT = 3
+
+
+@dataclass(frozen=True)
+class AccessKey:
+    """A shared access policy of the namespace."""
+
+    name: str
+    value: str
+
+
+def queue_of_audience(audience: str) -> str:
+    """The queue that a token is meant for; empty: the whole namespace."""
+    path = urlparse(audience).path.strip("/").lower()
+    return path.removesuffix("/$management").removesuffix("/$deadletterqueue")
+
+
+def token_problem(token: object, key: AccessKey) -> str:
+    """What is wrong with a token; empty if nothing is. Its text shows its kind: Python's SDK calls every one a JWT."""
+    text = token.decode("ascii", "replace") if isinstance(token, bytes) else str(token)
+    scheme, _, signature = text.partition(" ")
+    if scheme == "SharedAccessSignature":
+        return _signature_problem(signature, key)
+    return _identity_problem(text)
+
+
+def _signature_problem(token: str, key: AccessKey) -> str:
+    given = dict(parse_qsl(token, keep_blank_values=True))
+    if not {"sr", "sig", "se", "skn"} <= given.keys():
+        return "MalformedToken: The signature lacks a part."
+    # What was signed is the resource as it stands in the token, not what it means.
+    resource = next(part.removeprefix("sr=") for part in token.split("&") if part.startswith("sr="))
+    digest = hmac.digest(key.value.encode(), f"{resource}\n{given['se']}".encode(), hashlib.sha256)
+    if given["skn"] != key.name or not hmac.compare_digest(base64.b64encode(digest).decode(), given["sig"]):
+        return "InvalidSignature: The token has an invalid signature."
+    return _expiry_problem(given["se"])
+
+
+def _identity_problem(token: str) -> str:
+    parts = token.split(".")
+    if len(parts) != PARTS_OF_A_JWT:
+        return "MalformedToken: The token is no JSON Web Token."
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        audience, end = str(claims["aud"]), str(claims["exp"])
+    except (binascii.Error, ValueError, KeyError, TypeError):
+        return "MalformedToken: The token cannot be read."
+    if audience.rstrip("/") != AUDIENCE:
+        return f"InvalidAudience: The token is meant for {audience}."
+    return _expiry_problem(end)
+
+
+def _expiry_problem(end: str) -> str:
+    if not end.isdigit() or int(end) <= time.time():
+        return "ExpiredToken: The token is expired."
+    return ""
+
+
+# The operations of a queue's `$management` node.
+
+OK: Final = 200
+NO_CONTENT: Final = 204
+NO_LOCK: Final = UUID(int=0)  # the lock token of a message that was taken for good
+ManagementAnswer = tuple[int, dict[str, Any] | None]  # the status, and the body
+
+
+def manage(queue: Queue, operation: str, body: dict[str, Any]) -> ManagementAnswer:
+    name = operation.removeprefix("com.microsoft:")
+    if name not in OPERATIONS:
+        raise not_implemented(f"the operation {operation}")
+    return OPERATIONS[name](queue, body)
+
+
+def _renew_locks(queue: Queue, body: dict[str, Any]) -> ManagementAnswer:
+    return OK, {"expirations": Array(Timestamp(queue.renew(token)) for token in body["lock-tokens"])}
+
+
+def _peek(queue: Queue, body: dict[str, Any]) -> ManagementAnswer:
+    found = queue.peek(body["from-sequence-number"], body["message-count"])
+    return (OK, {"messages": [{"message": it.encode()} for it in found]}) if found else (NO_CONTENT, None)
+
+
+def _schedule(queue: Queue, body: dict[str, Any]) -> ManagementAnswer:
+    sent = [parse(it["message"]) for it in body["messages"]]
+    return OK, {"sequence-numbers": Array(Long(queue.store(message)) for message in sent)}
+
+
+def _cancel_scheduled(queue: Queue, body: dict[str, Any]) -> ManagementAnswer:
+    for sequence in body["sequence-numbers"]:
+        queue.cancel_scheduled(sequence)
+    return OK, None
+
+
+def _receive_deferred(queue: Queue, body: dict[str, Any]) -> ManagementAnswer:
+    for_good = body["receiver-settle-mode"] == 0
+    taken = [queue.take_deferred(sequence) for sequence in body["sequence-numbers"]]
+    return OK, {"messages": [_taken(it) if for_good else _locked(queue, it) for it in taken]}
+
+
+def _taken(message: Message) -> dict[str, Any]:
+    return {"lock-token": NO_LOCK, "message": message.encode()}
+
+
+def _locked(queue: Queue, message: Message) -> dict[str, Any]:
+    token = queue.hold(message)
+    return {"lock-token": token, "message": message.encode(token, queue.locks[token].until)}
+
+
+def _settle(queue: Queue, body: dict[str, Any]) -> ManagementAnswer:
+    outcome = OUTCOMES[body["disposition-status"]]
+    notes = dict(body.get("properties-to-modify") or {})
+    notes |= {REASON: body.get("deadletter-reason"), DETAIL: body.get("deadletter-description")}
+    for token in body["lock-tokens"]:
+        queue.settle(token, outcome, notes)
+    return OK, None
+
+
+OUTCOMES: Final = {
+    "completed": Outcome.COMPLETED,
+    "abandoned": Outcome.ABANDONED,
+    "defered": Outcome.DEFERRED,  # as the protocol spells it
+    "suspended": Outcome.DEAD_LETTERED,
+}
+OPERATIONS: Final[dict[str, Callable[[Queue, dict[str, Any]], ManagementAnswer]]] = {
+    "renew-lock": _renew_locks,
+    "peek-message": _peek,
+    "schedule-message": _schedule,
+    "cancel-scheduled-message": _cancel_scheduled,
+    "receive-by-sequence-number": _receive_deferred,
+    "update-disposition": _settle,
+}

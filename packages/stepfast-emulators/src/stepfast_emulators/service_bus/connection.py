@@ -1,4 +1,4 @@
-"""A connection of a client: bytes to frames, the handshake, and the sessions."""
+"""The connection of a client: bytes to frames, the handshake, its sessions, and their links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote, urlparse
 from uuid import UUID, uuid4
 
@@ -44,341 +44,26 @@ if TYPE_CHECKING:
     from stepfast_emulators.service_bus.broker import Broker, Permitted, Service
 
 
-# One end of a link: what comes in from a sender, what goes out to a receiver, each by credit.
-
-CREDIT: Final = 1_000  # transfers that a sender may have under way
-SETTLED: Final = 1  # settle mode of a sender: what is sent is gone
-FRAME_OVERHEAD: Final = 64  # bytes of a transfer frame beside the payload, at most
-
-
-class Carrier(Protocol):
-    """The session that a link is part of."""
-
-    @property
-    def largest_frame(self) -> int: ...
-
-    def number(self, link: Outward, token: UUID | None) -> int: ...
-
-    def send(self, code: Code, values: list[Any], payload: bytes = b"") -> None: ...
-
-    def send_flow(self, link: Link, credit: int, *, drained: bool = False) -> None: ...
-
-
-class Link:
-    """The fields of an attach frame that both kinds need."""
-
-    def __init__(self, session: Carrier, attach: list[Any], node: Queue | Service | None) -> None:
-        self.session = session
-        self.name: str = attach[0]
-        self.handle: int = attach[1]
-        self.node = node
-        self.credit = 0
-        self.count = 0  # of deliveries so far
-
-    def close(self) -> None:
-        """The link is gone; what its receiver holds stays held."""
-
-
-class Inward(Link):
-    """A sender of the client is at the other end."""
-
-    def __init__(self, session: Carrier, attach: list[Any], node: Queue | Service | None) -> None:
-        super().__init__(session, attach, node)
-        self.address = address(attach[6])
-        self._partial: Arrived | None = None
-
-    def grant(self) -> None:
-        self.credit = CREDIT
-        self.session.send_flow(self, CREDIT)
-
-    def take(self, transfer: list[Any], payload: bytes) -> Arrived | None:
-        """A transfer may come in several frames; returns it when it is whole."""
-        partial = self._partial or Arrived(transfer[1], transfer[3] or 0, settled=bool(transfer[4]))
-        partial.payload += payload
-        more, aborted = transfer[5], transfer[9]
-        if more or aborted:
-            self._partial = None if aborted else partial
-            return None
-        self._partial = None
-        self.count += 1
-        self.credit -= 1
-        return partial
-
-
-@dataclass(slots=True)
-class Arrived:
-    """A transfer from a client."""
-
-    delivery: int
-    format: int
-    settled: bool
-    payload: bytes = b""
-
-
-class Outward(Link):
-    """A receiver of the client is at the other end."""
-
-    def __init__(self, session: Carrier, attach: list[Any], node: Queue | Service | None) -> None:
-        super().__init__(session, attach, node)
-        self.address = address(attach[5])
-        self.reply_to = address(attach[6])
-        self.takes_for_good = attach[3] == SETTLED
-        self._answers: deque[bytes] = deque()
-
-    def deliver(self, payload: bytes, tag: bytes, token: UUID | None) -> None:
-        """Send it, in as many frames as it needs."""
-        delivery = self.session.number(self, token)
-        self.credit -= 1
-        self.count += 1
-        room = self.session.largest_frame - FRAME_OVERHEAD
-        fields = [UInt(self.handle), UInt(delivery), tag, UInt(0), token is None]
-        for at in range(0, max(1, len(payload)), room):
-            more = at + room < len(payload)
-            self.session.send(Code.TRANSFER, [*fields, more], payload[at : at + room])
-
-    def answer(self, payload: bytes) -> None:
-        """Of a service; waits for credit."""
-        self._answers.append(payload)
-        self.send_answers()
-
-    def send_answers(self) -> None:
-        while self._answers and self.credit > 0:
-            self.deliver(self._answers.popleft(), uuid4().bytes, None)
-
-
-def address(terminus: Any) -> str:
-    """Of a source or a target: a path, with or without a host before it."""
-    text = str(terminus.value[0]) if terminus is not None and terminus.value and terminus.value[0] else ""
-    return unquote(urlparse(text).path if "://" in text else text).strip("/")
-
-
-# A session: its links, and the conversation on them: attach, flow, transfer, disposition, detach.
-
-WINDOW: Final = UInt(0x7FFFFFFF)
-FEW: Final = 500  # credit below which a sender gets new
-LARGEST: Final = ULong(262_144)
-RECEIVER: Final = True  # the role of a receiver in attach and disposition
-
-
-class Wire(Protocol):
-    """The connection that a session is part of."""
-
-    broker: Broker
-    permitted: Permitted
-    largest_frame: int
-
-    def send(self, channel: int, code: Code, values: list[Any], payload: bytes = b"") -> None: ...
-
-    def later(self, delay: timedelta, action: Callable[[], None]) -> None: ...
-
-
-class Session:
-    def __init__(self, connection: Wire, channel: int) -> None:
-        self.connection = connection
-        self.channel = channel
-        self._links: dict[int, Link] = {}
-        self._sent = 0
-        self._held: dict[int, tuple[Queue, UUID]] = {}  # deliveries that the client has not settled
-        self._handlers: dict[int, Callable[[list[Any], bytes], None]] = {
-            Code.ATTACH: self._attach,
-            Code.FLOW: self._flow,
-            Code.TRANSFER: self._transfer,
-            Code.DISPOSITION: self._disposition,
-            Code.DETACH: self._detach,
-        }
-
-    def handle(self, code: int, given: list[Any], payload: bytes) -> None:
-        with suppress(UnansweredError):
-            self._handlers[code](fields(given, 14), payload)
-
-    @property
-    def largest_frame(self) -> int:
-        return self.connection.largest_frame
-
-    def send(self, code: Code, values: list[Any], payload: bytes = b"") -> None:
-        self.connection.send(self.channel, code, values, payload)
-
-    def send_flow(self, link: Link, credit: int, *, drained: bool = False) -> None:
-        window = [UInt(0), WINDOW, UInt(self._sent), WINDOW]
-        self.send(Code.FLOW, [*window, UInt(link.handle), UInt(link.count), UInt(credit), None, drained])
-
-    def number(self, link: Outward, token: UUID | None) -> int:
-        """The id of the next delivery; with a token we wait for its settlement."""
-        delivery, self._sent = self._sent, self._sent + 1
-        if token is not None and isinstance(link.node, Queue):
-            self._held[delivery] = link.node, token
-        return delivery
-
-    def close(self) -> None:
-        for link in list(self._links.values()):
-            self._forget(link)
-
-    # -- links
-
-    def _attach(self, given: list[Any], _: bytes) -> None:
-        """A client opens a link; it may take a while until we answer."""
-        broker = self.connection.broker
-        if broker.link_delay and not address_of(given).startswith("$cbs"):
-            self.connection.later(broker.link_delay, lambda: self._open_link(given))
-        else:
-            self._open_link(given)
-
-    def _open_link(self, given: list[Any]) -> None:
-        broker, path = self.connection.broker, address_of(given)
-        refused: RefusedError | None = None
-        node: Queue | Service | None = None
-        try:
-            broker.faults.meet(Moment.LINK_OPENED, path)
-            node = broker.node(path, self.connection.permitted)
-        except RefusedError as error:
-            refused = error
-        except UnansweredError:
-            return
-        outward = given[2] is RECEIVER
-        link = Outward(self, given, node) if outward else Inward(self, given, node)
-        largest = ULong(node.settings.largest) if isinstance(node, Queue) else LARGEST
-        first = UInt(0) if outward else None
-        settling, ends = [given[3], given[4]], [given[5], given[6]]
-        answer = [link.name, UInt(link.handle), not outward, *settling, *ends, None, None, first, largest]
-        self.send(Code.ATTACH, answer)
-        if refused is not None:
-            self.send(Code.DETACH, [UInt(link.handle), True, refused.described()])
-            return
-        self._links[link.handle] = link
-        if isinstance(link, Inward):
-            link.grant()
-        elif isinstance(node, Queue):
-            node.join(link)
-
-    def _detach(self, given: list[Any], _: bytes) -> None:
-        if (link := self._links.get(given[0])) is not None:
-            self._forget(link)
-            self.send(Code.DETACH, [UInt(link.handle), True])
-
-    def _forget(self, link: Link) -> None:
-        """What its receiver holds stays held, as in the service: only settling or time ends a lock."""
-        self._links.pop(link.handle, None)
-        if isinstance(link, Outward) and isinstance(link.node, Queue):
-            link.node.leave(link)
-
-    def _flow(self, given: list[Any], _: bytes) -> None:
-        link = self._links.get(given[4]) if given[4] is not None else None
-        if not isinstance(link, Outward):
-            return
-        link.credit = (given[5] or 0) + (given[6] or 0) - link.count
-        if isinstance(link.node, Queue):
-            link.node.deliver()
-        else:
-            link.send_answers()
-        if given[8]:  # drain: what is not used up now is gone
-            link.count += max(0, link.credit)
-            link.credit = 0
-            self.send_flow(link, 0, drained=True)
-
-    # -- what clients send
-
-    def _transfer(self, given: list[Any], payload: bytes) -> None:
-        link = self._links.get(given[0])
-        if not isinstance(link, Inward) or (arrived := link.take(given, payload)) is None:
-            return
-        try:
-            self._accept(link, arrived)
-            state = Described(Code.ACCEPTED, [])
-        except RefusedError as error:
-            state = rejected(error)
-        if not arrived.settled:
-            delivery = UInt(arrived.delivery)
-            self.send(Code.DISPOSITION, [RECEIVER, delivery, delivery, True, state])
-        if link.credit < FEW:
-            link.grant()
-
-    def _accept(self, link: Inward, arrived: Arrived) -> None:
-        if not isinstance(link.node, Queue):
-            self._answer(link, arrived.payload)
-            return
-        faults, queue, size = self.connection.broker.faults, link.node, len(arrived.payload)
-        faults.meet(Moment.MESSAGE_ARRIVED, queue.name)
-        if size > queue.settings.largest:
-            raise too_large(size, queue.settings.largest)
-        whole = arrived.format == MANY_IN_ONE
-        for message in unpack(arrived.payload) if whole else [parse(arrived.payload)]:
-            queue.store(message)
-        faults.meet(Moment.MESSAGE_STORED, queue.name)
-
-    def _answer(self, link: Inward, request: bytes) -> None:
-        """Over the link that leads back to the address which the request names, or that comes from the same node."""
-        if link.node is None or isinstance(link.node, Queue):
-            return
-        back = [it for it in self._links.values() if isinstance(it, Outward)]
-        wanted = reply_address(request)
-        way = next((it for it in back if wanted and it.reply_to == wanted), None)
-        way = way or next((it for it in back if it.address == link.address), None)
-        answer = link.node(request, self.connection.permitted)
-        if way is not None:
-            way.answer(answer)
-
-    # -- how clients settle what they received
-
-    def _disposition(self, given: list[Any], _: bytes) -> None:
-        role, first, last, settled, state = given[:5]
-        if role is not RECEIVER or state is None:
-            return
-        for delivery in range(first, (first if last is None else last) + 1):
-            queue, token = self._held.pop(delivery, (None, None))
-            if queue is None or token is None:
-                continue
-            confirmed = self._settle(queue, token, state)
-            if not settled:  # the client waits for our word
-                self.send(Code.DISPOSITION, [not RECEIVER, UInt(delivery), UInt(delivery), True, confirmed])
-
-    def _settle(self, queue: Queue, token: UUID, state: Described) -> Described:
-        """Returns the outcome to confirm: the same without an error, or a rejection that says why not."""
-        outcome, notes = reading(state)
-        try:
-            self.connection.broker.faults.meet(Moment.SETTLEMENT_ARRIVED, queue.name)
-            queue.settle(token, outcome, notes)
-            self.connection.broker.faults.meet(Moment.SETTLEMENT_DONE, queue.name)
-        except RefusedError as error:
-            return rejected(error)
-        return Described(state.code, state.value if state.code == Code.MODIFIED else [])
-
-
-def reading(state: Described) -> tuple[Outcome, dict[Any, Any] | None]:
-    """What a client means by the state of a disposition, and the properties that it adds."""
-    given = fields(list(state.value or []), 3)
-    match state.code:
-        case Code.ACCEPTED:
-            return Outcome.COMPLETED, None
-        case Code.RELEASED:
-            return Outcome.RELEASED, None
-        case Code.MODIFIED:  # its second field: undeliverable here
-            return (Outcome.DEFERRED if given[1] else Outcome.ABANDONED), given[2]
-        case _:
-            error = fields(list(given[0].value), 3) if given[0] is not None else [None] * 3
-            return Outcome.DEAD_LETTERED, error[2]
-
-
-def address_of(attach: list[Any]) -> str:
-    return address(attach[5] if attach[2] is RECEIVER else attach[6])
-
-
-def reply_address(request: bytes) -> str:
-    found: list[Any] = next((it.value for it, _ in sections(request) if it.code == Code.PROPERTIES), [])
-    return str(fields(found, 5)[4] or "")
-
-
-HEAD: Final = struct.Struct(">IBBH")  # size, where the body begins (in words), kind, channel
+log = logging.getLogger(__name__)
 AMQP, SASL = 0, 1  # kinds of frames
-GREETING: Final = b"AMQP"
+FRAME_HEAD: Final = struct.Struct(">IBBH")  # size, where the body begins (in words), kind, channel
+PROTOCOL_HEADER: Final = b"AMQP"
 LARGEST_FRAME: Final = 65_536
 CHANNELS: Final = UShort(4_999)
 IDLE: Final = UInt(120_000)  # milliseconds after which clients must say something
 MECHANISMS: Final = Array(map(Symbol, ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")))
-
-log = logging.getLogger(__name__)
+WINDOW: Final = UInt(0x7FFFFFFF)
+LOW_CREDIT: Final = 500  # credit below which a sender gets new
+LARGEST_MESSAGE: Final = ULong(262_144)
+RECEIVER: Final = True  # the role of a receiver in attach and disposition
+SENDER_CREDIT: Final = 1_000  # transfers that a sender may have under way
+PRESETTLED: Final = 1  # settle mode of a sender: what is sent is gone
+FRAME_OVERHEAD: Final = 64  # bytes of a transfer frame beside the payload, at most
 
 
 class Connection(asyncio.Protocol):
+    """Reads and writes frames, and hands them to sessions. `everyone` are all connections of the emulator."""
+
     def __init__(self, broker: Broker, everyone: set[Connection]) -> None:
         self.broker = broker
         self.permitted: Permitted = set()
@@ -426,14 +111,14 @@ class Connection(asyncio.Protocol):
     ) -> None:
         if not self._transport.is_closing():
             body = described(code, values) + payload
-            self._transport.write(HEAD.pack(len(body) + HEAD.size, 2, kind, channel) + body)
+            self._transport.write(FRAME_HEAD.pack(len(body) + FRAME_HEAD.size, 2, kind, channel) + body)
 
     def cut(self) -> None:
-        """End it as a broken network does."""
+        """End the connection as a broken network does."""
         self._transport.abort()
 
     def later(self, delay: timedelta, action: Callable[[], None]) -> None:
-        """Do it after a while, unless the connection ends before."""
+        """Do `action` after a while, unless the connection ends before."""
 
         def act() -> None:
             self._waiting.discard(handle)
@@ -447,11 +132,11 @@ class Connection(asyncio.Protocol):
 
     def _next(self) -> bytes | None:
         """The next greeting or frame, if all of it is here."""
-        if len(self._buffer) < HEAD.size or self._transport.is_closing():
+        if len(self._buffer) < FRAME_HEAD.size or self._transport.is_closing():
             return None
-        greets = self._buffer.startswith(GREETING)
-        size = HEAD.size if greets else HEAD.unpack_from(self._buffer)[0]
-        if not HEAD.size <= size <= LARGEST_FRAME:
+        greets = self._buffer.startswith(PROTOCOL_HEADER)
+        size = FRAME_HEAD.size if greets else FRAME_HEAD.unpack_from(self._buffer)[0]
+        if not FRAME_HEAD.size <= size <= LARGEST_FRAME:
             raise MalformedError(f"a frame of {size} bytes")
         if len(self._buffer) < size:
             return None
@@ -459,23 +144,23 @@ class Connection(asyncio.Protocol):
         return whole
 
     def _handle(self, whole: bytes) -> None:
-        if whole.startswith(GREETING):
+        if whole.startswith(PROTOCOL_HEADER):
             self._greet(protocol=whole[4])
             return
-        size, words, kind, channel = HEAD.unpack_from(whole)
+        size, words, kind, channel = FRAME_HEAD.unpack_from(whole)
         if size <= words * 4:
             return  # an empty frame: the client lives
         frame, end = decode(whole, words * 4)
         if not isinstance(frame, Described):
             raise MalformedError("a frame holds a performative")
         if kind == SASL:
-            if frame.code == Code.SASL_INIT:  # who they are is shown to $cbs
+            if frame.code == Code.SASL_INIT:  # clients show their tokens to $cbs
                 self.send(0, Code.SASL_OUTCOME, [UByte(0)], kind=SASL)
             return
         self._perform(channel, frame, whole[end:])
 
     def _greet(self, protocol: int) -> None:
-        self._transport.write(GREETING + bytes((protocol, 1, 0, 0)))
+        self._transport.write(PROTOCOL_HEADER + bytes((protocol, 1, 0, 0)))
         if protocol:
             self.send(0, Code.SASL_MECHANISMS, [MECHANISMS], kind=SASL)
 
@@ -504,7 +189,292 @@ class Connection(asyncio.Protocol):
             self._keep_alive(timedelta(milliseconds=idle) / 2)
 
     def _keep_alive(self, every: timedelta) -> None:
-        """A client hangs up when it hears nothing for as long as it said."""
+        """Send an empty frame every so often: a client hangs up after its idle time."""
         if not self._transport.is_closing():
-            self._transport.write(HEAD.pack(HEAD.size, 2, AMQP, 0))
+            self._transport.write(FRAME_HEAD.pack(FRAME_HEAD.size, 2, AMQP, 0))
             self.later(every, lambda: self._keep_alive(every))
+
+
+class Session:
+    """The links of a session, and the frames on them: attach, flow, transfer, disposition, detach."""
+
+    def __init__(self, connection: Connection, channel: int) -> None:
+        self.connection = connection
+        self.channel = channel
+        self._links: dict[int, Link] = {}
+        self._sent = 0
+        self._held: dict[int, tuple[Queue, UUID]] = {}  # deliveries that the client has not settled
+        self._handlers: dict[int, Callable[[list[Any], bytes], None]] = {
+            Code.ATTACH: self._attach,
+            Code.FLOW: self._flow,
+            Code.TRANSFER: self._transfer,
+            Code.DISPOSITION: self._disposition,
+            Code.DETACH: self._detach,
+        }
+
+    def handle(self, code: int, given: list[Any], payload: bytes) -> None:
+        with suppress(UnansweredError):
+            self._handlers[code](fields(given, 14), payload)
+
+    @property
+    def largest_frame(self) -> int:
+        return self.connection.largest_frame
+
+    def send(self, code: Code, values: list[Any], payload: bytes = b"") -> None:
+        self.connection.send(self.channel, code, values, payload)
+
+    def send_flow(self, link: Link, credit: int, *, drained: bool = False) -> None:
+        window = [UInt(0), WINDOW, UInt(self._sent), WINDOW]
+        self.send(Code.FLOW, [*window, UInt(link.handle), UInt(link.count), UInt(credit), None, drained])
+
+    def number(self, link: ReceiverLink, token: UUID | None) -> int:
+        """The id of the next delivery; with a token its settlement is awaited."""
+        delivery, self._sent = self._sent, self._sent + 1
+        if token is not None and isinstance(link.node, Queue):
+            self._held[delivery] = link.node, token
+        return delivery
+
+    def close(self) -> None:
+        for link in list(self._links.values()):
+            self._forget(link)
+
+    # -- links
+
+    def _attach(self, given: list[Any], _: bytes) -> None:
+        """A client opens a link; the answer may be delayed."""
+        broker = self.connection.broker
+        if broker.link_delay and not address_of(given).startswith("$cbs"):
+            self.connection.later(broker.link_delay, lambda: self._open_link(given))
+        else:
+            self._open_link(given)
+
+    def _open_link(self, given: list[Any]) -> None:
+        broker, path = self.connection.broker, address_of(given)
+        refused: RefusedError | None = None
+        node: Queue | Service | None = None
+        try:
+            broker.faults.meet(Moment.LINK_OPENED, path)
+            node = broker.node(path, self.connection.permitted)
+        except RefusedError as error:
+            refused = error
+        except UnansweredError:
+            return
+        outward = given[2] is RECEIVER
+        link = ReceiverLink(self, given, node) if outward else SenderLink(self, given, node)
+        largest = ULong(node.settings.largest) if isinstance(node, Queue) else LARGEST_MESSAGE
+        first = UInt(0) if outward else None
+        settling, ends = [given[3], given[4]], [given[5], given[6]]
+        answer = [link.name, UInt(link.handle), not outward, *settling, *ends, None, None, first, largest]
+        self.send(Code.ATTACH, answer)
+        if refused is not None:
+            self.send(Code.DETACH, [UInt(link.handle), True, refused.described()])
+            return
+        self._links[link.handle] = link
+        if isinstance(link, SenderLink):
+            link.grant()
+        elif isinstance(node, Queue):
+            node.join(link)
+
+    def _detach(self, given: list[Any], _: bytes) -> None:
+        if (link := self._links.get(given[0])) is not None:
+            self._forget(link)
+            self.send(Code.DETACH, [UInt(link.handle), True])
+
+    def _forget(self, link: Link) -> None:
+        """Forget a link. Messages that its receiver holds stay held, as in the service: only settling or time ends a lock."""
+        self._links.pop(link.handle, None)
+        if isinstance(link, ReceiverLink) and isinstance(link.node, Queue):
+            link.node.leave(link)
+
+    def _flow(self, given: list[Any], _: bytes) -> None:
+        link = self._links.get(given[4]) if given[4] is not None else None
+        if not isinstance(link, ReceiverLink):
+            return
+        link.credit = (given[5] or 0) + (given[6] or 0) - link.count
+        if isinstance(link.node, Queue):
+            link.node.deliver()
+        else:
+            link.send_answers()
+        if given[8]:  # drain: what is not used up now is gone
+            link.count += max(0, link.credit)
+            link.credit = 0
+            self.send_flow(link, 0, drained=True)
+
+    # -- what clients send
+
+    def _transfer(self, given: list[Any], payload: bytes) -> None:
+        link = self._links.get(given[0])
+        if not isinstance(link, SenderLink) or (arrived := link.take(given, payload)) is None:
+            return
+        try:
+            self._accept(link, arrived)
+            state = Described(Code.ACCEPTED, [])
+        except RefusedError as error:
+            state = rejected(error)
+        if not arrived.settled:
+            delivery = UInt(arrived.delivery)
+            self.send(Code.DISPOSITION, [RECEIVER, delivery, delivery, True, state])
+        if link.credit < LOW_CREDIT:
+            link.grant()
+
+    def _accept(self, link: SenderLink, arrived: IncomingTransfer) -> None:
+        if not isinstance(link.node, Queue):
+            self._answer(link, arrived.payload)
+            return
+        faults, queue, size = self.connection.broker.faults, link.node, len(arrived.payload)
+        faults.meet(Moment.MESSAGE_ARRIVED, queue.name)
+        if size > queue.settings.largest:
+            raise too_large(size, queue.settings.largest)
+        whole = arrived.format == MANY_IN_ONE
+        for message in unpack(arrived.payload) if whole else [parse(arrived.payload)]:
+            queue.store(message)
+        faults.meet(Moment.MESSAGE_STORED, queue.name)
+
+    def _answer(self, link: SenderLink, request: bytes) -> None:
+        """Answer a request over the link to its reply address, or else over the one from the same node."""
+        if link.node is None or isinstance(link.node, Queue):
+            return
+        back = [it for it in self._links.values() if isinstance(it, ReceiverLink)]
+        wanted = reply_address(request)
+        way = next((it for it in back if wanted and it.reply_to == wanted), None)
+        way = way or next((it for it in back if it.address == link.address), None)
+        answer = link.node(request, self.connection.permitted)
+        if way is not None:
+            way.answer(answer)
+
+    # -- how clients settle what they received
+
+    def _disposition(self, given: list[Any], _: bytes) -> None:
+        role, first, last, settled, state = given[:5]
+        if role is not RECEIVER or state is None:
+            return
+        for delivery in range(first, (first if last is None else last) + 1):
+            queue, token = self._held.pop(delivery, (None, None))
+            if queue is None or token is None:
+                continue
+            confirmed = self._settle(queue, token, state)
+            if not settled:  # the client waits for our word
+                self.send(Code.DISPOSITION, [not RECEIVER, UInt(delivery), UInt(delivery), True, confirmed])
+
+    def _settle(self, queue: Queue, token: UUID, state: Described) -> Described:
+        """Settle a message; returns the outcome to confirm, or a rejection that says why not."""
+        outcome, notes = outcome_of(state)
+        try:
+            self.connection.broker.faults.meet(Moment.SETTLEMENT_ARRIVED, queue.name)
+            queue.settle(token, outcome, notes)
+            self.connection.broker.faults.meet(Moment.SETTLEMENT_DONE, queue.name)
+        except RefusedError as error:
+            return rejected(error)
+        return Described(state.code, state.value if state.code == Code.MODIFIED else [])
+
+
+def outcome_of(state: Described) -> tuple[Outcome, dict[Any, Any] | None]:
+    """The outcome that the state of a disposition stands for, and the properties that it adds."""
+    given = fields(list(state.value or []), 3)
+    match state.code:
+        case Code.ACCEPTED:
+            return Outcome.COMPLETED, None
+        case Code.RELEASED:
+            return Outcome.RELEASED, None
+        case Code.MODIFIED:  # its second field: undeliverable here
+            return (Outcome.DEFERRED if given[1] else Outcome.ABANDONED), given[2]
+        case _:
+            error = fields(list(given[0].value), 3) if given[0] is not None else [None] * 3
+            return Outcome.DEAD_LETTERED, error[2]
+
+
+def address_of(attach: list[Any]) -> str:
+    return terminus_address(attach[5] if attach[2] is RECEIVER else attach[6])
+
+
+def reply_address(request: bytes) -> str:
+    found: list[Any] = next((it.value for it, _ in sections(request) if it.code == Code.PROPERTIES), [])
+    return str(fields(found, 5)[4] or "")
+
+
+class Link:
+    """One end of a link, by credit: what senders and receivers have in common."""
+
+    def __init__(self, session: Session, attach: list[Any], node: Queue | Service | None) -> None:
+        self.session = session
+        self.name: str = attach[0]
+        self.handle: int = attach[1]
+        self.node = node
+        self.credit = 0
+        self.count = 0  # of deliveries so far
+
+    def close(self) -> None:
+        """The link is gone; messages that its receiver holds stay held."""
+
+
+class SenderLink(Link):
+    """The end of a link on which a client sends."""
+
+    def __init__(self, session: Session, attach: list[Any], node: Queue | Service | None) -> None:
+        super().__init__(session, attach, node)
+        self.address = terminus_address(attach[6])
+        self._partial: IncomingTransfer | None = None
+
+    def grant(self) -> None:
+        self.credit = SENDER_CREDIT
+        self.session.send_flow(self, SENDER_CREDIT)
+
+    def take(self, transfer: list[Any], payload: bytes) -> IncomingTransfer | None:
+        """Take a frame of a transfer; returns the transfer when it is whole."""
+        partial = self._partial or IncomingTransfer(transfer[1], transfer[3] or 0, settled=bool(transfer[4]))
+        partial.payload += payload
+        more, aborted = transfer[5], transfer[9]
+        if more or aborted:
+            self._partial = None if aborted else partial
+            return None
+        self._partial = None
+        self.count += 1
+        self.credit -= 1
+        return partial
+
+
+@dataclass(slots=True)
+class IncomingTransfer:
+    """A transfer from a client."""
+
+    delivery: int
+    format: int
+    settled: bool
+    payload: bytes = b""
+
+
+class ReceiverLink(Link):
+    """The end of a link on which a client receives."""
+
+    def __init__(self, session: Session, attach: list[Any], node: Queue | Service | None) -> None:
+        super().__init__(session, attach, node)
+        self.address = terminus_address(attach[5])
+        self.reply_to = terminus_address(attach[6])
+        self.takes_for_good = attach[3] == PRESETTLED
+        self._answers: deque[bytes] = deque()
+
+    def deliver(self, payload: bytes, tag: bytes, token: UUID | None) -> None:
+        """Send a message, in as many frames as it needs."""
+        delivery = self.session.number(self, token)
+        self.credit -= 1
+        self.count += 1
+        room = self.session.largest_frame - FRAME_OVERHEAD
+        fields = [UInt(self.handle), UInt(delivery), tag, UInt(0), token is None]
+        for at in range(0, max(1, len(payload)), room):
+            more = at + room < len(payload)
+            self.session.send(Code.TRANSFER, [*fields, more], payload[at : at + room])
+
+    def answer(self, payload: bytes) -> None:
+        """Send the answer of a service, as soon as there is credit."""
+        self._answers.append(payload)
+        self.send_answers()
+
+    def send_answers(self) -> None:
+        while self._answers and self.credit > 0:
+            self.deliver(self._answers.popleft(), uuid4().bytes, None)
+
+
+def terminus_address(terminus: Any) -> str:
+    """The address of a source or a target: a path, with or without a host before it."""
+    text = str(terminus.value[0]) if terminus is not None and terminus.value and terminus.value[0] else ""
+    return unquote(urlparse(text).path if "://" in text else text).strip("/")

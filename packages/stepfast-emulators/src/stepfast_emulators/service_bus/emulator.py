@@ -1,7 +1,7 @@
-"""The emulator as a thing to start, to steer and to stop.
+"""The emulator: start it, control it, stop it.
 
-It runs on a thread of its own, so that plain and async tests use it alike, and everything that steers it may be called
-from anywhere: it is done on that thread before the call returns.
+It runs on a thread of its own, so that plain and async tests use it alike. Its methods may be called from any thread:
+they are done on that thread before they return.
 """
 
 from __future__ import annotations
@@ -17,21 +17,36 @@ from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
 from stepfast_emulators.durations import Duration, duration
-from stepfast_emulators.service_bus.broker import Broker, Key
+from stepfast_emulators.service_bus.broker import AccessKey, Broker
 from stepfast_emulators.service_bus.connection import Connection
 from stepfast_emulators.service_bus.faults import Moment, cut
 from stepfast_emulators.service_bus.queue import Queue, milliseconds
 
-# How a queue behaves, as its owner set it up.
+T = TypeVar("T")
+HOST: Final = "127.0.0.1"
+DEFAULT_KEY: Final = AccessKey("RootManageSharedAccessKey", "SAS_KEY_VALUE")
+THREAD_PATIENCE: Final = 10.0  # seconds for its thread to do an action
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """How many messages a queue has, by state, and what was counted in it since the start."""
+
+    ready: int
+    held: int
+    scheduled: int
+    deferred: int
+    dead: int
+    counted: Counter[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSettings:
-    """The service's own defaults."""
+    """How a queue behaves; the defaults are those of the service."""
 
-    lock: timedelta = timedelta(minutes=1)  # that one who received a message holds it
+    lock: timedelta = timedelta(minutes=1)  # for which a receiver holds a message
     max_deliveries: int = 10  # that may fail before it is a dead letter
-    duplicates: timedelta | None = None  # that the id of a message is remembered; None: not at all
+    duplicates: timedelta | None = None  # for which ids of messages are remembered; None: not at all
     lives_for: timedelta | None = None  # a message at most; None: for ever
     expired_are_dead: bool = False  # else they vanish
     largest: int = 262_144  # bytes of one transfer
@@ -60,25 +75,6 @@ def parse_queue(text: str) -> tuple[str, QueueSettings]:
     return name, replace(QueueSettings(), **chosen)
 
 
-HOST: Final = "127.0.0.1"
-KEY: Final = Key("RootManageSharedAccessKey", "SAS_KEY_VALUE")
-PATIENCE: Final = 10.0  # seconds for its thread to do what it was told
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Content:
-    """What is in a queue just now, and what has happened in it since the start."""
-
-    ready: int
-    held: int
-    scheduled: int
-    deferred: int
-    dead: int
-    counted: Counter[str]
-
-
 class ServiceBusEmulator:
     """Azure Service Bus on loopback, for the real SDKs.
 
@@ -90,7 +86,7 @@ class ServiceBusEmulator:
     topics, no transactions, no TLS. Time is the emulator's own: `advance` moves it.
     """
 
-    def __init__(self, *, port: int = 0, key: Key = KEY) -> None:
+    def __init__(self, *, port: int = 0, key: AccessKey = DEFAULT_KEY) -> None:
         self.port = port  # 0 becomes a free one at the start, and stays the same until the end
         self._broker = Broker(key)
         self._connections: set[Connection] = set()
@@ -113,7 +109,7 @@ class ServiceBusEmulator:
         self._wait_for(self._hang_up())
         self._tell(self._broker.timeline.stop)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE)
+        self._thread.join(THREAD_PATIENCE)
         self._thread = None
         self._loop.close()
 
@@ -237,10 +233,10 @@ class ServiceBusEmulator:
             await asyncio.sleep(0)  # the connections hear that they are lost
 
     def _wait_for(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(THREAD_PATIENCE)
 
     def _tell(self, action: Callable[[], T]) -> T:
-        """Do it on the thread of the emulator, and wait for it."""
+        """Do `action` on the thread of the emulator, and wait for its result."""
         if self._thread is None or threading.current_thread() is self._thread:
             return action()
         done: Future[T] = Future()
@@ -252,7 +248,7 @@ class ServiceBusEmulator:
                 done.set_exception(error)
 
         self._loop.call_soon_threadsafe(act)
-        return done.result(PATIENCE)
+        return done.result(THREAD_PATIENCE)
 
 
 def _content(queue: Queue) -> Content:

@@ -1,4 +1,7 @@
-"""What goes wrong on purpose: at a moment of the next exchange, once or several times, in one queue or in any."""
+"""Faults that a test orders: at a moment of the next exchange, so many times, in one queue or in any.
+
+And the errors of the emulator, with the conditions that clients know.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,77 @@ from typing import Any
 
 from stepfast_emulators.service_bus.amqp import Code, Described, Symbol
 
-# What the broker says when it will not do something: the conditions that the clients know.
+
+class Moment(StrEnum):
+    """Where a fault can strike."""
+
+    LINK_OPENED = "link-opened"  # a client wants to send or to receive; nothing was answered
+    MESSAGE_ARRIVED = "message-arrived"  # sent, not stored
+    MESSAGE_STORED = "message-stored"  # stored, not acknowledged
+    SETTLEMENT_ARRIVED = "settlement-arrived"  # completed, abandoned, … by a receiver; nothing was done
+    SETTLEMENT_DONE = "settlement-done"  # done, not confirmed
+    REQUEST_ARRIVED = "request-arrived"  # a lock to renew, a message to peek at, …; nothing was done
+    REQUEST_DONE = "request-done"  # done, not answered
+
+
+def cut() -> Exception:
+    """End the connection without a word."""
+    return CutError()
+
+
+def silence() -> Exception:
+    """Never answer; the connection stays."""
+    return UnansweredError()
+
+
+def refuse(condition: str, text: str = "Refused by the test.", status: int = 400) -> Exception:
+    """Answer with an error of AMQP, such as `amqp:internal-error`."""
+    return RefusedError(condition, text, status)
+
+
+def busy() -> Exception:
+    """Answer that the namespace is being throttled."""
+    return server_busy()
+
+
+@dataclass(slots=True)
+class PlannedFault:
+    moment: Moment
+    action: Callable[[], Exception]
+    times: int
+    queue: str  # empty: any
+
+
+class Faults:
+    """The faults that are still to strike, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._waiting: list[PlannedFault] = []
+
+    def add(
+        self, moment: Moment, action: Callable[[], Exception], *, times: int = 1, queue: str = ""
+    ) -> None:
+        self._waiting.append(PlannedFault(moment, action, times, queue.lower()))
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+    def left(self) -> int:
+        """How many faults have not struck yet: a test that ends with some has not tested them."""
+        return sum(fault.times for fault in self._waiting)
+
+    def meet(self, moment: Moment, queue: str) -> None:
+        """Raise the first fault that waits for this moment of this queue."""
+        for fault in self._waiting:
+            if fault.moment is moment and fault.queue in {"", queue.lower()}:
+                fault.times -= 1
+                if not fault.times:
+                    self._waiting.remove(fault)
+                raise fault.action()
 
 
 class RefusedError(Exception):
-    """Told to the client as an AMQP error, or as the status of a management operation."""
+    """Sent to the client as an AMQP error, or as the status of a management operation."""
 
     def __init__(self, condition: str, text: str, status: int = 400) -> None:
         super().__init__(f"{condition}: {text}")
@@ -78,71 +147,3 @@ def rejected(error: RefusedError) -> Described:
 
 def not_implemented(what: Any) -> RefusedError:
     return RefusedError("amqp:not-implemented", f"The emulator does not know {what}.", 501)
-
-
-class Moment(StrEnum):
-    """Where a fault can strike."""
-
-    LINK_OPENED = "link-opened"  # a client wants to send or to receive; nothing was answered
-    MESSAGE_ARRIVED = "message-arrived"  # sent, not stored
-    MESSAGE_STORED = "message-stored"  # stored, not acknowledged
-    SETTLEMENT_ARRIVED = "settlement-arrived"  # completed, abandoned, … by a receiver; nothing was done
-    SETTLEMENT_DONE = "settlement-done"  # done, not confirmed
-    REQUEST_ARRIVED = "request-arrived"  # a lock to renew, a message to peek at, …; nothing was done
-    REQUEST_DONE = "request-done"  # done, not answered
-
-
-def cut() -> Exception:
-    """End the connection without a word."""
-    return CutError()
-
-
-def silence() -> Exception:
-    """Never answer; the connection stays."""
-    return UnansweredError()
-
-
-def refuse(condition: str, text: str = "Refused by the test.", status: int = 400) -> Exception:
-    """Answer with an error of AMQP, such as `amqp:internal-error`."""
-    return RefusedError(condition, text, status)
-
-
-def busy() -> Exception:
-    """Answer that the namespace is being throttled."""
-    return server_busy()
-
-
-@dataclass(slots=True)
-class Fault:
-    moment: Moment
-    action: Callable[[], Exception]
-    times: int
-    queue: str  # empty: any
-
-
-class Faults:
-    """Those that are still to strike, in the order in which they were added."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Fault] = []
-
-    def add(
-        self, moment: Moment, action: Callable[[], Exception], *, times: int = 1, queue: str = ""
-    ) -> None:
-        self._waiting.append(Fault(moment, action, times, queue.lower()))
-
-    def clear(self) -> None:
-        self._waiting.clear()
-
-    def left(self) -> int:
-        """How many have not struck yet: a test that ends with some has not tested them."""
-        return sum(fault.times for fault in self._waiting)
-
-    def meet(self, moment: Moment, queue: str) -> None:
-        """Strike here if one waits for this."""
-        for fault in self._waiting:
-            if fault.moment is moment and fault.queue in {"", queue.lower()}:
-                fault.times -= 1
-                if not fault.times:
-                    self._waiting.remove(fault)
-                raise fault.action()
