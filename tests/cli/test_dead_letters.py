@@ -10,7 +10,7 @@ import pytest
 
 from stepfast.database.database import persist
 from stepfast.transports.contract import Delivery
-from stepfast.transports.dead_messages import keep
+from stepfast.transports.dead_messages import keep_dead_message
 from tests.support import rows
 from tests.support.jobs_in_every_state import died, greeting
 
@@ -69,7 +69,8 @@ def put_aside(app: Stepfast, message_id: str, reason: str = "UnknownType") -> st
         dead_detail="nobody knows it",
     )
     return persist(
-        app.database, lambda tx: keep(tx, letter, transport="service-bus", address="service-bus://")
+        app.database,
+        lambda tx: keep_dead_message(tx, letter, transport="service-bus", address="service-bus://"),
     )
 
 

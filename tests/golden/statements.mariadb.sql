@@ -2287,41 +2287,41 @@ UPDATE stepfast_feed
 UPDATE stepfast_feed SET watermark = %(watermark)s, version = version + 1, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(feed)s AND version = %(version)s
 
--- schedules.firing.NEXT_DUE
+-- schedules.firing.NEXT_TICK
 SELECT next_at - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM stepfast_schedule
  WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
 
--- schedules.firing.DUE
+-- schedules.firing.DUE_SCHEDULES
 SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule
  WHERE next_at <= %(now)s AND paused_at IS NULL ORDER BY next_at, id LIMIT %(limit)s
 
--- schedules.firing.FREE
+-- schedules.firing.FREE_SCHEDULES
 SELECT id FROM stepfast_schedule WHERE id IN %(ids)s ORDER BY id FOR UPDATE SKIP LOCKED
 
--- schedules.firing.MOVE
+-- schedules.firing.MOVE_SCHEDULE
 UPDATE stepfast_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, last_at)
  WHERE id = %(id)s AND next_at = %(due)s AND revision = %(revision)s AND paused_at IS NULL
 
--- schedules.schedule.NOW
+-- schedules.schedule.DATABASE_NOW
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- schedules.schedule.FIND
+-- schedules.schedule.FIND_SCHEDULE
 SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = %(id)s
 
--- schedules.schedule.LOCK
+-- schedules.schedule.LOCK_SCHEDULE
 SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = %(id)s FOR UPDATE
 
--- schedules.schedule.LIST
+-- schedules.schedule.LIST_SCHEDULES
 SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE removed_at IS NULL OR %(everyone)s = 1 ORDER BY id
 
--- schedules.schedule.CREATE
+-- schedules.schedule.CREATE_SCHEDULE
 INSERT INTO stepfast_schedule (id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as,
                                next_at, source, declared, note, changed_at, revision)
 VALUES (%(id)s, %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(cron)s, %(every)s, %(once_at)s, %(tz)s, %(missed)s, %(overlap)s, %(tick_as)s,
         %(next_at)s, %(source)s, %(declared)s, %(note)s, %(changed_at)s, %(revision)s)
 ON DUPLICATE KEY UPDATE id = id
 
--- schedules.schedule.WRITE
+-- schedules.schedule.WRITE_SCHEDULE
 UPDATE stepfast_schedule
    SET kind = %(kind)s, queue = %(queue)s, priority = %(priority)s, payload = %(payload)s, cron = %(cron)s, every = %(every)s,
        once_at = %(once_at)s, tz = %(tz)s, missed = %(missed)s, overlap = %(overlap)s, tick_as = %(tick_as)s, next_at = %(next_at)s,
@@ -2329,14 +2329,14 @@ UPDATE stepfast_schedule
        changed_at = %(changed_at)s, revision = %(new_revision)s
  WHERE id = %(id)s AND revision = %(revision)s
 
--- schedules.schedule.DELETE
+-- schedules.schedule.DELETE_SCHEDULE
 DELETE FROM stepfast_schedule WHERE id = %(id)s AND revision = %(revision)s
 
--- schedules.schedule.FORGET
+-- schedules.schedule.FORGET_SCHEDULES
 DELETE FROM stepfast_schedule
  WHERE next_at IS NULL AND declared IS NULL AND COALESCE(last_at, once_at) < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
 
--- schedules.schedule.KNOWN
+-- schedules.schedule.DECLARED_SCHEDULES
 SELECT id, declared FROM stepfast_schedule WHERE id IN %(ids)s
 
 -- tasks.intake.COUNT_WAITING
@@ -2511,24 +2511,24 @@ SELECT count(*) FROM stepfast_worker WHERE process = %(process)s AND state = 'al
 UPDATE stepfast_worker SET alive_until = alive_until + %(passed)s, beat_at = beat_at + %(passed)s
  WHERE process = %(process)s AND state = 'alive'
 
--- transports.database.MAKE
+-- transports.database.CREATE_QUEUE
 INSERT INTO stepfast_message_queue (id) VALUES (%(queue)s) ON DUPLICATE KEY UPDATE id = id
 
--- transports.database.KNOWN
+-- transports.database.FIND_QUEUE
 SELECT id FROM stepfast_message_queue WHERE id = %(queue)s
 
--- transports.database.FORGET
+-- transports.database.FORGET_IDS
 UPDATE stepfast_message SET remembered = NULL
  WHERE queue = %(queue)s AND remembered IN %(ids)s
    AND (until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) OR (state IN ('done', 'dead') AND sent_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(remembered)s))
 
--- transports.database.SEND
+-- transports.database.INSERT_MESSAGE
 INSERT INTO stepfast_message (id, queue, message_id, remembered, visible_at, until_at, subject, properties, body)
 VALUES (%(id)s, %(queue)s, %(message_id)s, %(message_id)s, CASE WHEN %(visible_at)s > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN %(visible_at)s ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) END,
         TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(lives_for)s, %(subject)s, %(properties)s, %(body)s)
 ON DUPLICATE KEY UPDATE id = id
 
--- transports.database.PICK
+-- transports.database.PICK_MESSAGES
 SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
   FROM stepfast_message FORCE INDEX (stepfast_message_ready)
  WHERE queue = %(queue)s AND state = 'ready' AND visible_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AND (until_at IS NULL OR until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
@@ -2536,7 +2536,7 @@ SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, det
  LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
--- transports.database.PICK_DEAD
+-- transports.database.PICK_DEAD_MESSAGES
 SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
   FROM stepfast_message FORCE INDEX (stepfast_message_ready)
  WHERE queue = %(queue)s AND state = 'dead' AND visible_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AND (until_at IS NULL OR until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
@@ -2544,37 +2544,37 @@ SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, det
  LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
--- transports.database.TAKE
+-- transports.database.TAKE_MESSAGES
 UPDATE stepfast_message SET fence = %(fence)s, attempts = attempts + 1, visible_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(hold)s
  WHERE id IN %(ids)s AND state IN ('ready', 'dead') AND visible_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- transports.database.RENEW
+-- transports.database.RENEW_MESSAGE
 UPDATE stepfast_message SET visible_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(hold)s
  WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- transports.database.RELEASE
+-- transports.database.RELEASE_MESSAGE
 UPDATE stepfast_message SET fence = 0, visible_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(after)s
  WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- transports.database.GIVE_BACK
+-- transports.database.GIVE_BACK_MESSAGE
 UPDATE stepfast_message SET fence = 0, visible_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), attempts = attempts - 1
  WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- transports.database.COMPLETE
+-- transports.database.COMPLETE_MESSAGE
 UPDATE stepfast_message SET state = 'done', fence = 0, until_at = sent_at + %(remembered)s, body = '', detail = NULL
  WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- transports.database.PUT_ASIDE
+-- transports.database.PUT_ASIDE_MESSAGE
 UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), until_at = NULL,
                             reason = %(reason)s, detail = %(detail)s
  WHERE id = %(id)s AND fence = %(fence)s AND state = 'ready' AND visible_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- transports.database.PUT_ASIDE_UNTAKEN
+-- transports.database.PUT_ASIDE_WORN_OUT
 UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), until_at = NULL,
                             reason = %(reason)s, detail = %(detail)s
  WHERE id = %(id)s AND state = 'ready' AND visible_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- transports.database.DEPTH
+-- transports.database.QUEUE_DEPTH
 SELECT count(CASE WHEN state = 'ready' AND visible_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 1 END),
        count(CASE WHEN state = 'ready' AND visible_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AND fence <> 0 THEN 1 END),
        count(CASE WHEN state = 'ready' AND visible_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AND fence = 0 THEN 1 END),
@@ -2582,44 +2582,44 @@ SELECT count(CASE WHEN state = 'ready' AND visible_at <= TIMESTAMPDIFF(MICROSECO
   FROM stepfast_message
  WHERE queue = %(queue)s AND state IN ('ready', 'dead') AND (until_at IS NULL OR until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
 
--- transports.database.OLD
+-- transports.database.OLD_MESSAGES
 SELECT id FROM stepfast_message WHERE until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- transports.database.PRUNE
+-- transports.database.PRUNE_MESSAGES
 DELETE FROM stepfast_message WHERE id IN %(ids)s AND until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- transports.dead_messages.KEEP
+-- transports.dead_messages.KEEP_DEAD_MESSAGE
 INSERT INTO stepfast_dead_message (id, source, transport, address, queue, message_id, subject, attempts, reason, detail,
                                    sent_at, found_at, properties, body)
 VALUES (%(id)s, %(source)s, %(transport)s, %(address)s, %(queue)s, %(message_id)s, %(subject)s, %(attempts)s, %(reason)s, %(detail)s,
         %(sent_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(properties)s, %(body)s)
 ON DUPLICATE KEY UPDATE id = id
 
--- transports.dead_messages.HOLDER
+-- transports.dead_messages.KEPT_MESSAGE
 SELECT id FROM stepfast_dead_message WHERE source = %(source)s
 
--- transports.dead_messages.NEWEST
+-- transports.dead_messages.NEWEST_DEAD_MESSAGES
    SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE 
    (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
       AND (%(any_error)s = 1 OR reason = %(error_group)s)
 ORDER BY found_at DESC, id DESC LIMIT %(limit)s
 
--- transports.dead_messages.OLDEST
+-- transports.dead_messages.OLDEST_DEAD_MESSAGES
    SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message
     WHERE 
    (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
       AND (%(any_error)s = 1 OR reason = %(error_group)s)
 AND found_at <= %(until)s ORDER BY found_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- transports.dead_messages.COUNT
+-- transports.dead_messages.COUNT_DEAD_MESSAGES
 SELECT count(*) FROM stepfast_dead_message WHERE 
     (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
        AND (%(any_error)s = 1 OR reason = %(error_group)s)
 
--- transports.dead_messages.FIND
+-- transports.dead_messages.FIND_DEAD_MESSAGE
 SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE id = %(id)s
 
--- transports.dead_messages.REMOVE
+-- transports.dead_messages.REMOVE_DEAD_MESSAGES
 DELETE FROM stepfast_dead_message WHERE id IN %(ids)s
 
 -- worker.heartbeat.REGISTER

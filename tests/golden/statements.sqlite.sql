@@ -2294,41 +2294,41 @@ UPDATE stepfast_feed
 UPDATE stepfast_feed SET watermark = :watermark, version = version + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :feed AND version = :version
 
--- schedules.firing.NEXT_DUE
+-- schedules.firing.NEXT_TICK
 SELECT next_at - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_schedule
  WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
 
--- schedules.firing.DUE
+-- schedules.firing.DUE_SCHEDULES
 SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule
  WHERE next_at <= :now AND paused_at IS NULL ORDER BY next_at, id LIMIT :limit
 
--- schedules.firing.FREE
+-- schedules.firing.FREE_SCHEDULES
 SELECT id FROM stepfast_schedule WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
--- schedules.firing.MOVE
+-- schedules.firing.MOVE_SCHEDULE
 UPDATE stepfast_schedule SET next_at = :next_at, last_at = COALESCE(:last_at, last_at)
  WHERE id = :id AND next_at = :due AND revision = :revision AND paused_at IS NULL
 
--- schedules.schedule.NOW
+-- schedules.schedule.DATABASE_NOW
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- schedules.schedule.FIND
+-- schedules.schedule.FIND_SCHEDULE
 SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = :id
 
--- schedules.schedule.LOCK
+-- schedules.schedule.LOCK_SCHEDULE
 SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = :id
 
--- schedules.schedule.LIST
+-- schedules.schedule.LIST_SCHEDULES
 SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE removed_at IS NULL OR :everyone = 1 ORDER BY id
 
--- schedules.schedule.CREATE
+-- schedules.schedule.CREATE_SCHEDULE
 INSERT INTO stepfast_schedule (id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as,
                                next_at, source, declared, note, changed_at, revision)
 VALUES (:id, :kind, :queue, :priority, :payload, :cron, :every, :once_at, :tz, :missed, :overlap, :tick_as,
         :next_at, :source, :declared, :note, :changed_at, :revision)
 ON CONFLICT DO NOTHING
 
--- schedules.schedule.WRITE
+-- schedules.schedule.WRITE_SCHEDULE
 UPDATE stepfast_schedule
    SET kind = :kind, queue = :queue, priority = :priority, payload = :payload, cron = :cron, every = :every,
        once_at = :once_at, tz = :tz, missed = :missed, overlap = :overlap, tick_as = :tick_as, next_at = :next_at,
@@ -2336,14 +2336,14 @@ UPDATE stepfast_schedule
        changed_at = :changed_at, revision = :new_revision
  WHERE id = :id AND revision = :revision
 
--- schedules.schedule.DELETE
+-- schedules.schedule.DELETE_SCHEDULE
 DELETE FROM stepfast_schedule WHERE id = :id AND revision = :revision
 
--- schedules.schedule.FORGET
+-- schedules.schedule.FORGET_SCHEDULES
 DELETE FROM stepfast_schedule
  WHERE next_at IS NULL AND declared IS NULL AND COALESCE(last_at, once_at) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
 
--- schedules.schedule.KNOWN
+-- schedules.schedule.DECLARED_SCHEDULES
 SELECT id, declared FROM stepfast_schedule WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- tasks.intake.COUNT_WAITING
@@ -2518,68 +2518,68 @@ SELECT count(*) FROM stepfast_worker WHERE process = :process AND state = 'alive
 UPDATE stepfast_worker SET alive_until = alive_until + :passed, beat_at = beat_at + :passed
  WHERE process = :process AND state = 'alive'
 
--- transports.database.MAKE
+-- transports.database.CREATE_QUEUE
 INSERT INTO stepfast_message_queue (id) VALUES (:queue) ON CONFLICT DO NOTHING
 
--- transports.database.KNOWN
+-- transports.database.FIND_QUEUE
 SELECT id FROM stepfast_message_queue WHERE id = :queue
 
--- transports.database.FORGET
+-- transports.database.FORGET_IDS
 UPDATE stepfast_message SET remembered = NULL
  WHERE queue = :queue AND remembered IN (SELECT value FROM json_each(:ids))
    AND (until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) OR (state IN ('done', 'dead') AND sent_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :remembered))
 
--- transports.database.SEND
+-- transports.database.INSERT_MESSAGE
 INSERT INTO stepfast_message (id, queue, message_id, remembered, visible_at, until_at, subject, properties, body)
 VALUES (:id, :queue, :message_id, :message_id, CASE WHEN :visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN :visible_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END,
         CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lives_for, :subject, :properties, :body)
 ON CONFLICT DO NOTHING
 
--- transports.database.PICK
+-- transports.database.PICK_MESSAGES
 SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
   FROM stepfast_message 
  WHERE queue = :queue AND state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
  ORDER BY visible_at, id
  LIMIT :limit
 
--- transports.database.PICK_DEAD
+-- transports.database.PICK_DEAD_MESSAGES
 SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
   FROM stepfast_message 
  WHERE queue = :queue AND state = 'dead' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
  ORDER BY visible_at, id
  LIMIT :limit
 
--- transports.database.TAKE
+-- transports.database.TAKE_MESSAGES
 UPDATE stepfast_message SET fence = :fence, attempts = attempts + 1, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :hold
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('ready', 'dead') AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- transports.database.RENEW
+-- transports.database.RENEW_MESSAGE
 UPDATE stepfast_message SET visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :hold
  WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- transports.database.RELEASE
+-- transports.database.RELEASE_MESSAGE
 UPDATE stepfast_message SET fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :after
  WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- transports.database.GIVE_BACK
+-- transports.database.GIVE_BACK_MESSAGE
 UPDATE stepfast_message SET fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), attempts = attempts - 1
  WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- transports.database.COMPLETE
+-- transports.database.COMPLETE_MESSAGE
 UPDATE stepfast_message SET state = 'done', fence = 0, until_at = sent_at + :remembered, body = '', detail = NULL
  WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- transports.database.PUT_ASIDE
+-- transports.database.PUT_ASIDE_MESSAGE
 UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), until_at = NULL,
                             reason = :reason, detail = :detail
  WHERE id = :id AND fence = :fence AND state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- transports.database.PUT_ASIDE_UNTAKEN
+-- transports.database.PUT_ASIDE_WORN_OUT
 UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), until_at = NULL,
                             reason = :reason, detail = :detail
  WHERE id = :id AND state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- transports.database.DEPTH
+-- transports.database.QUEUE_DEPTH
 SELECT count(CASE WHEN state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 END),
        count(CASE WHEN state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND fence <> 0 THEN 1 END),
        count(CASE WHEN state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND fence = 0 THEN 1 END),
@@ -2587,44 +2587,44 @@ SELECT count(CASE WHEN state = 'ready' AND visible_at <= CAST(ROUND((julianday('
   FROM stepfast_message
  WHERE queue = :queue AND state IN ('ready', 'dead') AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
--- transports.database.OLD
+-- transports.database.OLD_MESSAGES
 SELECT id FROM stepfast_message WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
 
--- transports.database.PRUNE
+-- transports.database.PRUNE_MESSAGES
 DELETE FROM stepfast_message WHERE id IN (SELECT value FROM json_each(:ids)) AND until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- transports.dead_messages.KEEP
+-- transports.dead_messages.KEEP_DEAD_MESSAGE
 INSERT INTO stepfast_dead_message (id, source, transport, address, queue, message_id, subject, attempts, reason, detail,
                                    sent_at, found_at, properties, body)
 VALUES (:id, :source, :transport, :address, :queue, :message_id, :subject, :attempts, :reason, :detail,
         :sent_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :properties, :body)
 ON CONFLICT DO NOTHING
 
--- transports.dead_messages.HOLDER
+-- transports.dead_messages.KEPT_MESSAGE
 SELECT id FROM stepfast_dead_message WHERE source = :source
 
--- transports.dead_messages.NEWEST
+-- transports.dead_messages.NEWEST_DEAD_MESSAGES
    SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE 
    (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
       AND (:any_error = 1 OR reason = :error_group)
 ORDER BY found_at DESC, id DESC LIMIT :limit
 
--- transports.dead_messages.OLDEST
+-- transports.dead_messages.OLDEST_DEAD_MESSAGES
    SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message
     WHERE 
    (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
       AND (:any_error = 1 OR reason = :error_group)
 AND found_at <= :until ORDER BY found_at, id LIMIT :limit
 
--- transports.dead_messages.COUNT
+-- transports.dead_messages.COUNT_DEAD_MESSAGES
 SELECT count(*) FROM stepfast_dead_message WHERE 
     (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
        AND (:any_error = 1 OR reason = :error_group)
 
--- transports.dead_messages.FIND
+-- transports.dead_messages.FIND_DEAD_MESSAGE
 SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE id = :id
 
--- transports.dead_messages.REMOVE
+-- transports.dead_messages.REMOVE_DEAD_MESSAGES
 DELETE FROM stepfast_dead_message WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- worker.heartbeat.REGISTER

@@ -44,18 +44,18 @@ def app(database_url: str) -> Iterator[Stepfast]:
 
 
 def test_messages_are_taken_along_the_index_in_its_order(app: Stepfast) -> None:
-    found = plan(app, message_rows.PICK, queue="q1", limit=32)
+    found = plan(app, message_rows.PICK_MESSAGES, queue="q1", limit=32)
 
     assert "stepfast_message_ready" in found
     assert not sorts(found)
 
 
 def test_dead_letters_are_taken_along_an_index(app: Stepfast) -> None:
-    found = plan(app, message_rows.PICK_DEAD, queue="q1", limit=32)
+    found = plan(app, message_rows.PICK_DEAD_MESSAGES, queue="q1", limit=32)
 
     assert "stepfast_message_dead" in found or "stepfast_message_ready" in found
     assert not sorts(found)
 
 
 def test_what_may_go_is_found_along_an_index(app: Stepfast) -> None:
-    assert "stepfast_message_until" in plan(app, message_rows.OLD, limit=1_000)
+    assert "stepfast_message_until" in plan(app, message_rows.OLD_MESSAGES, limit=1_000)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _whoever_shows_a_receipt(self: MemoryTransport, delivery: Delivery) -> Any:
-    self.broker.place(delivery.queue)
+    self.broker.find(delivery.queue)
     return delivery.receipt.shelf, delivery.receipt.shelf.kept[delivery.receipt.number]
 
 
@@ -28,7 +28,7 @@ _renew = StorageQueueTransport.renew
 
 
 def _stored_twice(self: MemoryBroker, queue: str, message: Outgoing) -> None:
-    self.place(queue).seen.clear()
+    self.find(queue).seen.clear()
     _store(self, queue, message)
 
 

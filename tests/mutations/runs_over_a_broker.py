@@ -132,7 +132,8 @@ MUTATIONS = [
     Mutation(
         "a letter that comes twice is two",
         replacing(
-            "stepfast.transports.dead_messages:KEEP", sql(dead_messages.KEEP.text.replace(":source,", ":id,"))
+            "stepfast.transports.dead_messages:KEEP_DEAD_MESSAGE",
+            sql(dead_messages.KEEP_DEAD_MESSAGE.text.replace(":source,", ":id,")),
         ),
         test_message_dead_letters.test_a_letter_that_is_taken_over_twice_is_one,
         or_with=(ValueError,),

@@ -65,12 +65,12 @@ def transport(app: Stepfast) -> MemoryTransport:
 
 def there(app: Stepfast, queue: str = WORK_ITEMS) -> list[Outgoing]:
     """The messages in a queue, held ones included."""
-    return [it.message for it in inside(app).places[queue].live.kept.values()]
+    return [it.message for it in inside(app).queues[queue].live.kept.values()]
 
 
 def put_aside(app: Stepfast, queue: str = WORK_ITEMS) -> dict[str, str]:
     """The reasons of a queue's dead letters, by message id."""
-    return {it.message.id: it.dead_reason for it in inside(app).places[queue].dead.kept.values()}
+    return {it.message.id: it.dead_reason for it in inside(app).queues[queue].dead.kept.values()}
 
 
 def put(app: Stepfast, *bodies: dict[str, Any] | str, queue: str = WORK_ITEMS) -> list[str]:

@@ -39,13 +39,13 @@ async def test_ends_that_come_together_are_committed_together(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    real = message_rows.complete_all
+    real = message_rows.complete_messages
 
     def counted(tx: Transaction, receipts: Sequence[message_rows.Receipt]) -> list[bool]:
         sizes.append(len(receipts))
         return real(tx, receipts)
 
-    monkeypatch.setattr(message_rows, "complete_all", counted)
+    monkeypatch.setattr(message_rows, "complete_messages", counted)
     async with DatabaseTransport(app.database) as transport:
         await transport.ensure("q")
         await transport.send("q", messages(50))
@@ -70,7 +70,7 @@ async def test_who_asked_for_an_end_is_told_when_the_database_fails(
         await transport.send("q", messages(3))
         found = await transport.receive("q", at_most=3, wait=AT_ONCE, hold=HOLD)
         with monkeypatch.context() as patch:
-            patch.setattr(message_rows, "complete_all", fails)
+            patch.setattr(message_rows, "complete_messages", fails)
             ended = await asyncio.gather(*map(transport.complete, found), return_exceptions=True)
 
         assert [type(it) for it in ended] == [TransportUnavailableError] * 3

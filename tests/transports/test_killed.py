@@ -30,7 +30,7 @@ RECEIVER = """
 import asyncio, sys, time
 from datetime import timedelta
 from stepfast.database.drivers import open_database
-from stepfast.transports.opening import open_transport, transport_settings
+from stepfast.transports import open_transport, transport_settings
 
 async def main(url, queue, database):
     settings = transport_settings(database=open_database(database) if database else None)

@@ -110,7 +110,7 @@ def test_a_call_that_waits_when_the_link_is_closed_is_told() -> None:
         waiting = pool.submit(
             link.wait_for, transport.receive("q", at_most=1, wait=HOLD, hold=HOLD), timedelta(seconds=30)
         )
-        place = transport.broker.place("q")
+        place = transport.broker.find("q")
         while not place.waiting:
             time.sleep(0.001)
         link.close()

@@ -27,7 +27,7 @@ Q = "tasks"
 
 
 def send(app: Stepfast, *messages: Outgoing, queue: str = Q) -> None:
-    persist(app.database, lambda tx: message_rows.send(tx, queue, messages))
+    persist(app.database, lambda tx: message_rows.insert_messages(tx, queue, messages))
 
 
 def message(message_id: str = "", **fields: Any) -> Outgoing:
@@ -35,7 +35,7 @@ def message(message_id: str = "", **fields: Any) -> Outgoing:
 
 
 def take(app: Stepfast, limit: int = 10, *, most: int = 5, dead: bool = False) -> list[Delivery]:
-    return persist(app.database, lambda tx: message_rows.take(tx, Q, limit, HOLD, most, dead=dead))
+    return persist(app.database, lambda tx: message_rows.take_messages(tx, Q, limit, HOLD, most, dead=dead))
 
 
 def expire(app: Stepfast) -> None:
@@ -53,10 +53,10 @@ def let_time_pass(app: Stepfast, seconds: int) -> None:
 
 def endings(held: Delivery) -> dict[str, Callable[[Any], bool]]:
     return {
-        "renew": lambda tx: message_rows.renew(tx, held.receipt, HOLD),
-        "release": lambda tx: message_rows.release(tx, held.receipt, timedelta(0)),
-        "put_aside": lambda tx: message_rows.put_aside(tx, held.receipt, "late", ""),
-        "complete": lambda tx: message_rows.complete(tx, held.receipt),
+        "renew": lambda tx: message_rows.renew_message(tx, held.receipt, HOLD),
+        "release": lambda tx: message_rows.release_message(tx, held.receipt, timedelta(0)),
+        "put_aside": lambda tx: message_rows.put_aside_message(tx, held.receipt, "late", ""),
+        "complete": lambda tx: message_rows.complete_message(tx, held.receipt),
     }
 
 
@@ -105,7 +105,7 @@ def test_of_many_that_are_ended_together_a_lost_one_holds_up_no_other(app: Stepf
     rows.change(app, "UPDATE stepfast_message SET visible_at = 1 WHERE message_id = 'b'")
     together = [held["c"], held["b"], held["a"], held["a"]]
 
-    ended = persist(app.database, lambda tx: message_rows.complete_all(tx, together))
+    ended = persist(app.database, lambda tx: message_rows.complete_messages(tx, together))
 
     assert ended == [True, False, True, False]
     assert [it.id for it in take(app)] == ["b"]
@@ -148,7 +148,7 @@ def test_what_was_taken_and_never_handed_out_counts_as_no_delivery(app: Stepfast
     send(app, message("m-1"))
     (held,) = take(app)
 
-    persist(app.database, lambda tx: message_rows.give_back(tx, [held.receipt]))
+    persist(app.database, lambda tx: message_rows.give_back_messages(tx, [held.receipt]))
 
     (again,) = take(app)
     assert again.attempt == 1
@@ -170,7 +170,7 @@ def test_a_message_whose_life_is_over_is_neither_delivered_nor_counted(app: Step
     send(app, message("short", lives_for=timedelta(minutes=1)), message("long"))
     let_time_pass(app, 61)
 
-    assert persist(app.database, lambda tx: message_rows.depth(tx, Q)).ready == 1
+    assert persist(app.database, lambda tx: message_rows.queue_depth(tx, Q)).ready == 1
     assert [it.id for it in take(app)] == ["long"]
 
 
@@ -180,7 +180,7 @@ def test_a_dead_letter_stays_however_short_its_life_was_to_be(app: Stepfast) -> 
     persist(app.database, endings(held)["put_aside"])
     let_time_pass(app, 3_600)
 
-    persist(app.database, lambda tx: message_rows.prune(tx, 100))
+    persist(app.database, lambda tx: message_rows.prune_messages(tx, 100))
 
     assert [it.id for it in take(app, dead=True)] == ["short"]
 
@@ -196,7 +196,7 @@ def test_only_what_nobody_needs_to_remember_is_removed(app: Stepfast) -> None:
     for it in take(app):
         persist(app.database, endings(it)["complete"])
 
-    removed = persist(app.database, lambda tx: message_rows.prune(tx, 100))
+    removed = persist(app.database, lambda tx: message_rows.prune_messages(tx, 100))
 
     left = {row["message_id"] for row in rows.query(app, "SELECT message_id FROM stepfast_message")}
     assert (removed, left) == (2, {"ready", "held", "dead", "young"})
@@ -207,7 +207,7 @@ def test_depth_tells_what_is_ready_held_scheduled_and_dead(app: Stepfast) -> Non
     first, second = take(app, 2)
     persist(app.database, endings(second)["put_aside"])
 
-    found = persist(app.database, lambda tx: message_rows.depth(tx, Q))
+    found = persist(app.database, lambda tx: message_rows.queue_depth(tx, Q))
 
     assert first.attempt == 1
     assert (found.ready, found.held, found.scheduled, found.dead) == (2, 1, 1, 1)
@@ -222,7 +222,7 @@ def test_two_who_take_at_the_same_time_wait_for_nobody_and_share(
     other = another_app()
 
     with app.database.transaction() as tx, other.database.transaction() as theirs:
-        mine = message_rows.take(tx, Q, 2, HOLD, 5, dead=False)
-        rest = message_rows.take(theirs, Q, 10, HOLD, 5, dead=False)
+        mine = message_rows.take_messages(tx, Q, 2, HOLD, 5, dead=False)
+        rest = message_rows.take_messages(theirs, Q, 10, HOLD, 5, dead=False)
 
     assert len({it.id for it in mine} | {it.id for it in rest}) == 4

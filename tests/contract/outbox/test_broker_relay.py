@@ -72,7 +72,7 @@ def relay(app: Stepfast) -> None:
 
 
 def arrived(broker: MemoryBroker) -> list[int]:
-    return [int(it.message.id) for it in broker.places[QUEUE].live.kept.values()]
+    return [int(it.message.id) for it in broker.queues[QUEUE].live.kept.values()]
 
 
 def try_again(app: Stepfast, sender: Relay) -> None:
@@ -179,5 +179,5 @@ def test_a_message_may_vanish_after_a_while(app: Stepfast) -> None:
 
     relay(app)
 
-    (kept,) = named_broker(name).places[QUEUE].live.kept.values()
+    (kept,) = named_broker(name).queues[QUEUE].live.kept.values()
     assert (kept.message.lives_for, kept.message.subject) == (hour, "WORK_DONE")

@@ -18,7 +18,7 @@ from stepfast.clock import new_id
 from stepfast.database.database import persist
 from stepfast.errors import NotFoundError, UnreachableError
 from stepfast.transports.contract import Delivery
-from stepfast.transports.dead_messages import keep
+from stepfast.transports.dead_messages import keep_dead_message
 from stepfast.worker import broker_listener
 from stepfast.worker.broker_listener import (
     GRACE,
@@ -98,7 +98,7 @@ def _as_claimer(taker: Any) -> Claimer:
 
 def let_grow_old(app: Stepfast, by: timedelta, queue: str = WORK_ITEMS) -> None:
     """As if everything in the queue had been sent so long ago."""
-    for it in inside(app).places[queue].live.kept.values():
+    for it in inside(app).queues[queue].live.kept.values():
         it.sent_at -= by
 
 
@@ -196,7 +196,7 @@ def test_a_message_for_a_feed_that_is_not_here_is_left_to_others(app: Stepfast) 
     taker = Taker(app)
 
     def waiting() -> bool:
-        return any(it.turn > 2 for it in inside(app).places[WORK_ITEMS].live.kept.values())
+        return any(it.turn > 2 for it in inside(app).queues[WORK_ITEMS].live.kept.values())
 
     listen(app, taker, waiting)
 
@@ -256,7 +256,10 @@ def test_a_letter_that_is_taken_over_twice_is_one(app: Stepfast) -> None:
     )
 
     for _ in range(2):
-        persist(app.database, lambda tx: keep(tx, letter, transport="service-bus", address="service-bus://"))
+        persist(
+            app.database,
+            lambda tx: keep_dead_message(tx, letter, transport="service-bus", address="service-bus://"),
+        )
 
     (found,) = listed(app)
     assert found.body == "x\ufffd"  # what all databases can store
@@ -364,7 +367,7 @@ def test_a_worker_takes_over_a_letter_of_half_a_character(
     monkeypatch.setattr("stepfast.worker.broker_listener.LETTERS_EVERY", 0.05)
     brokered(app)
     put(app, "whole")
-    (it,) = inside(app).places[WORK_ITEMS].live.kept.values()
+    (it,) = inside(app).queues[WORK_ITEMS].live.kept.values()
     it.message = replace(it.message, body="\ud800 half")  # others may send what we may not
 
     with hearing() as told, app.worker():

@@ -174,7 +174,7 @@ def test_a_queue_is_replaced_by_another_in_the_middle_of_a_run(
     old = broker_of(app)
     put(app, *(message(run.id, partitionId=f"partition-{number}") for number in range(4)))
     waiting = {it["partitionId"] for it in bodies(there(app))}
-    inside(app).places.pop(WORK_ITEMS)  # deleted with all that is in it
+    inside(app).queues.pop(WORK_ITEMS)  # deleted with all that is in it
     new = Broker(old.url, "work-items-2", "consolidate-2", head_start=SHORT)
     successor = another_app()
     successor.feed(Catalogue(shop, transport=new))

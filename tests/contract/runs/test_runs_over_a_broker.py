@@ -197,7 +197,7 @@ def test_a_message_that_the_broker_gave_up_is_removed_and_its_job_runs(
 
     def store(well: Store, broker: MemoryBroker, queue: str, message: Outgoing) -> None:
         well(broker, queue, message)
-        place = broker.place(queue)
+        place = broker.find(queue)
         for number, it in list(place.live.kept.items()):
             if queue == WORK_ITEMS and number % 3 == 0:
                 del place.live.kept[number]

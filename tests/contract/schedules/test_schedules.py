@@ -18,7 +18,7 @@ from stepfast.errors import ConfigurationError, NotFoundError, StateError
 from stepfast.schedules import firing
 from stepfast.schedules import schedule as changes
 from stepfast.schedules.definition import BATCH, Definition, ScheduleOptions, define
-from stepfast.schedules.firing import Fate, Fired, Plan
+from stepfast.schedules.firing import FiredPlan, FiringPlan, TickResult
 from tests.support import rows
 from tests.support.engine import commit_step, take, together, wait_until_somebody_waits
 from tests.support.schedules import MINUTE, NOON, fire, jobs, planned, schedule
@@ -30,14 +30,14 @@ Apps = Callable[[], "Stepfast"]
 EVERYBODY = 20  # schedules that are due at the same moment
 
 
-def plans(app: Stepfast, now: int) -> list[Plan]:
+def plans(app: Stepfast, now: int) -> list[FiringPlan]:
     """What a firer means to do, before it does it."""
     with app.reading() as tx:
         found, at = firing.due(tx, 100, now)
     return [firing.plan(it, at) for it in found]
 
 
-def carry_out(app: Stepfast, meant: list[Plan]) -> list[Fired]:
+def carry_out(app: Stepfast, meant: list[FiringPlan]) -> list[FiredPlan]:
     return persist(app.database, lambda tx: firing.fire(tx, meant))
 
 
@@ -53,7 +53,7 @@ def test_a_tick_becomes_a_job_as_the_schedule_says(app: Stepfast) -> None:
 
     (tick,) = fire(app, NOON)
 
-    assert (tick.schedule, tick.at, tick.fate) == ("beat", NOON, Fate.FIRED)
+    assert (tick.schedule, tick.at, tick.result) == ("beat", NOON, TickResult.FIRED)
     job = rows.live(app, tick.job_id)
     assert job is not None
     assert (job["kind"], job["queue"], job["priority"], job["state"]) == ("work", "mail", 3, "ready")
@@ -201,7 +201,12 @@ def test_a_plan_that_begins_anew_after_the_clock_was_set_back_fires_nothing_twic
 
     again = fire(app, NOON + 2 * MINUTE)
 
-    assert [tick.fate for tick in again] == [Fate.FIRED, Fate.REMEMBERED, Fate.REMEMBERED, Fate.FIRED]
+    assert [tick.result for tick in again] == [
+        TickResult.FIRED,
+        TickResult.REMEMBERED,
+        TickResult.REMEMBERED,
+        TickResult.FIRED,
+    ]
     assert len(jobs(app)) == 4  # from a minute before noon to two minutes after it
 
 
@@ -242,11 +247,11 @@ def test_a_tick_is_skipped_while_the_job_before_it_is_unfinished(app: Stepfast) 
     (first,) = fire(app, NOON)
 
     (second,) = fire(app, NOON + MINUTE)
-    assert (second.fate, second.job_id) == (Fate.OVERLAPPED, first.job_id)
+    assert (second.result, second.job_id) == (TickResult.OVERLAPPED, first.job_id)
 
     commit_step(app, take(app), Done())
     (third,) = fire(app, NOON + 2 * MINUTE)
-    assert third.fate is Fate.FIRED
+    assert third.result is TickResult.FIRED
     assert len(jobs(app)) == 1
 
 
@@ -372,7 +377,7 @@ def test_a_trigger_is_one_more_job_and_leaves_the_plan_alone(app: Stepfast) -> N
     assert job.created
     assert jobs(app) == [{"n": 3}]
     assert planned(app) == NOON
-    assert [tick.fate for tick in fire(app, NOON)] == [Fate.FIRED]
+    assert [tick.result for tick in fire(app, NOON)] == [TickResult.FIRED]
 
 
 def test_a_paused_schedule_can_be_triggered(app: Stepfast) -> None:
@@ -400,7 +405,7 @@ def test_a_schedule_that_was_removed_is_gone_and_its_name_is_free(app: Stepfast)
     with pytest.raises(NotFoundError, match="there is no schedule 'beat'"), app.transaction() as tx:
         changes.remove(tx, "beat")
     schedule(app, now=NOON - 1)
-    assert [tick.fate for tick in fire(app, NOON)] == [Fate.REMEMBERED]
+    assert [tick.result for tick in fire(app, NOON)] == [TickResult.REMEMBERED]
 
 
 def test_a_name_that_is_taken_is_refused(app: Stepfast) -> None:

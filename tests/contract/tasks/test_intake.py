@@ -159,7 +159,7 @@ def test_a_held_message_is_renewed_for_as_long_as_its_task_takes(app: Stepfast, 
     with polling(app, broker, "ended", hold=timedelta(seconds=1)):
         assert gate.entered.wait(20)
         time.sleep(2.5)  # longer than one hold
-        (kept,) = broker.memory.places[QUEUE].live.kept.values()
+        (kept,) = broker.memory.queues[QUEUE].live.kept.values()
         assert kept.attempt == 1  # nobody got it a second time, not even we
         gate.opened.set()
         rows.eventually(lambda: broker.empty)
@@ -174,14 +174,14 @@ def test_a_message_that_was_lost_is_left_alone_and_the_database_decides(
     broker.task("gate")
     with polling(app, broker, "ended", hold=timedelta(seconds=1)):
         assert gate.entered.wait(20)
-        (kept,) = broker.memory.places[QUEUE].live.kept.values()
+        (kept,) = broker.memory.queues[QUEUE].live.kept.values()
         kept.turn += 1  # another received it
         time.sleep(0.6)  # a renewal was refused meanwhile
         gate.opened.set()
         rows.eventually(lambda: jobs(app, "done"))
 
     assert gate.runs == 1
-    assert len(broker.memory.places[QUEUE].live.kept) == 1  # it is the other's to end
+    assert len(broker.memory.queues[QUEUE].live.kept) == 1  # it is the other's to end
 
 
 @BOTH
@@ -666,7 +666,7 @@ def test_who_loses_the_message_of_the_one_task_has_failed(app: Stepfast, broker:
     Gate(app)
     broker.task("gate")
     intake = waiting(app, broker, once=True, hold=timedelta(seconds=1))
-    (kept,) = broker.memory.places[QUEUE].live.kept.values()
+    (kept,) = broker.memory.queues[QUEUE].live.kept.values()
     kept.turn += 1  # another received it
     rows.eventually(lambda: not len(intake._messages))
     intake.leave(timedelta(0))

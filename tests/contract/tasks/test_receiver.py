@@ -12,7 +12,7 @@ import pytest
 
 from stepfast.errors import ConfigurationError
 from stepfast.notifications.webhook import key_of, sign
-from stepfast.tasks.receiver import LARGEST_BODY, TaskReceiver, latest
+from stepfast.tasks.receiver import LARGEST_BODY, TaskReceiver, latest_end
 from tests.support import rows
 from tests.support.http_receiver import SECRET
 
@@ -92,9 +92,9 @@ def test_each_end_of_a_task_is_saved_and_the_latest_counts(app: Stepfast, receiv
     post(receiver, {"task_id": "t-1"} | failed, webhook_id="w-3")  # of nobody in particular
 
     with app.reading() as tx:
-        found, default = latest(tx, "t-1", client="south"), latest(tx, "t-1")
-        assert latest(tx, "t-2", client="south") is None
-        assert latest(tx, "t-1", client="north") is None
+        found, default = latest_end(tx, "t-1", client="south"), latest_end(tx, "t-1")
+        assert latest_end(tx, "t-2", client="south") is None
+        assert latest_end(tx, "t-1", client="north") is None
     assert found is not None
     assert (found.status, found.result, found.webhook_id) == ("completed", {"n": 1}, "w-2")
     assert default is not None

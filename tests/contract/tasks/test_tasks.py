@@ -17,7 +17,7 @@ from stepfast.errors import StepfastError
 from stepfast.jobs.end_webhook import TaskTimeoutError
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.tasks.envelope import TaskRefusedError, read
-from stepfast.tasks.receiver import ReceivedEnd, latest, save
+from stepfast.tasks.receiver import ReceivedEnd, latest_end, save
 from stepfast.tasks.single_task import SingleTask, run_single_task
 from stepfast.tasks.store import (
     Origin,
@@ -499,7 +499,7 @@ def test_clients_do_not_see_what_is_told_of_each_others_tasks(app: Stepfast) -> 
 
     with app.reading() as tx:
         found = show_task(tx, "t-1", client="alpha")
-        newest = latest(tx, "t-1", client="alpha")
+        newest = latest_end(tx, "t-1", client="alpha")
     assert (found.task.client, [it.id for it in found.received]) == ("alpha", ["w-alpha"])
     assert newest is not None
     assert newest.webhook_id == "w-alpha"

@@ -22,7 +22,7 @@ def test_a_receive_that_is_cancelled_while_its_bell_rings_ends(turns: int) -> No
         wait = timedelta(seconds=1)
         asking = asyncio.create_task(transport.receive(QUEUE, at_most=1, wait=wait, hold=wait))
         await asyncio.sleep(0.01)
-        (bell,) = transport.broker.place(QUEUE).waiting
+        (bell,) = transport.broker.find(QUEUE).waiting
         bell.rung.set()
         for _ in range(turns):
             await asyncio.sleep(0)

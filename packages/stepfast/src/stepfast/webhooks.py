@@ -1,8 +1,16 @@
-"""Receive webhooks: make a secret, check the signature of what arrives; and the settings for sending them."""
+"""Webhooks for both sides: settings and secrets of the sender, `verify` for the receiver.
+
+    from stepfast.webhooks import verify
+
+    webhook_id = verify(request.body, request.headers, secrets=["whsec_…"])
+
+It imports no HTTP client and no database driver: a receiver stays small.
+"""
 
 from __future__ import annotations
 
+from stepfast.errors import SignatureError
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.notifications.webhook import new_secret, sign, verify
+from stepfast.notifications.webhook import key_of, new_secret, sign, verify
 
-__all__ = ["NotificationSettings", "new_secret", "sign", "verify"]
+__all__ = ["NotificationSettings", "SignatureError", "key_of", "new_secret", "sign", "verify"]

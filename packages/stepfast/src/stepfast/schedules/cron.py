@@ -1,7 +1,12 @@
-"""Cron expressions: five fields, read once, answered with the wall-clock minutes they name. Pure.
+"""When a schedule ticks: by a cron expression in a time zone, at a steady beat, or once. Pure.
 
-The rules are Vixie cron's: lists, ranges, steps and names; where both day fields are restricted, one of them is
-enough. Which instant a wall-clock minute is, or whether it is one at all, is the time zone's business.
+Cron expressions have five fields; the rules are Vixie cron's: lists, ranges, steps and names; where both day fields are
+restricted, one of them is enough. Twice a year a wall clock jumps: forwards, some minutes never come; backwards, some
+come twice.
+
+An expression that names certain hours means times of the day. A time that the clock jumps over ticks when the clock has
+jumped; one that the clock shows twice ticks the first time. An expression of every hour means the hours that pass: it
+ticks whenever the clock shows one of its minutes.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ LONGEST_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 @dataclass(frozen=True)
 class Field:
-    """One of the five: its name, its least and greatest value, and what its names stand for."""
+    """One of the five fields: its name, its least and greatest value, and the numbers that names stand for."""
 
     name: str
     least: int
@@ -61,7 +66,7 @@ _PART: Final = re.compile(r"(\*|\w+)(?:-(\w+))?(?:/(\w+))?")
 
 @dataclass(frozen=True)
 class Cron:
-    """An expression that was understood."""
+    """A cron expression that was read."""
 
     text: str
     minutes: tuple[int, ...]
@@ -73,21 +78,21 @@ class Cron:
 
     @property
     def every_hour(self) -> bool:
-        """Whether it means the hours that pass, and not certain times of the day."""
+        """Whether the expression means the hours that pass, and not certain times of the day."""
         return len(self.hours) == 24  # noqa: PLR2004 - a day
 
     def matches(self, wall: datetime) -> bool:
         return self._is_day(wall.date()) and wall.hour in self.hours and wall.minute in self.minutes
 
     def forwards(self, start: datetime) -> Iterator[datetime]:
-        """The minutes it names at or after `start`, in their order."""
+        """The minutes of the expression at or after `start`, in their order."""
         skipped = bisect_left(self._times, start.time())
         for day in self._dates(start.date(), DAY):
             for at in self._times[skipped:] if day == start.date() else self._times:
                 yield datetime.combine(day, at)
 
     def backwards(self, start: datetime) -> Iterator[datetime]:
-        """The minutes it names at or before `start`, the latest first."""
+        """The minutes of the expression at or before `start`, the latest first."""
         kept = bisect_right(self._times, start.time())
         for day in self._dates(start.date(), -DAY):
             for at in reversed(self._times[:kept] if day == start.date() else self._times):
@@ -95,7 +100,7 @@ class Cron:
 
     @cached_property
     def _times(self) -> list[time]:
-        """Of a day."""
+        """The times of a day."""
         return [time(hour, minute) for hour in self.hours for minute in self.minutes]
 
     def _dates(self, day: date, step: timedelta) -> Iterator[date]:
@@ -116,7 +121,7 @@ class Cron:
 
 @lru_cache(maxsize=1_024)
 def parse(text: str) -> Cron:
-    """Read an expression; whatever is wrong with it is said in a sentence."""
+    """Read a cron expression; raises `ConfigurationError` with the reason if it is wrong."""
     if len(text) > LONGEST:
         raise ConfigurationError(f"cron {text[:40]!r}…: {len(text)} characters; at most {LONGEST} fit")
     words = _spelled_out(text).split()
@@ -212,7 +217,7 @@ def _step(text: str, field: Field, part: str, word: str) -> int:
 
 
 def _greater(field: Field) -> str:
-    """What contains it."""
+    """The unit that contains a field: a minute is part of an hour."""
     return {"minute": "hour", "hour": "day", "month": "year", "day of the week": "week"}.get(
         field.name, "month"
     )
@@ -226,10 +231,7 @@ def _next_month(day: date) -> date:
     return (day.replace(day=28) + timedelta(days=4)).replace(day=1)
 
 
-# Time zones: which instants a wall clock shows a minute at. Pure.
-#
-# Twice a year a wall clock jumps. Forwards, some minutes never come; backwards, some come twice. Both are found here, so
-# that a schedule can say what it does about them.
+# Time zones: the instants at which a wall clock shows a minute.
 
 SECOND: Final = 1_000_000
 AROUND: Final = timedelta(hours=26)  # a jump over the date line takes a day
@@ -237,7 +239,7 @@ AROUND: Final = timedelta(hours=26)  # a jump over the date line takes a day
 
 @lru_cache(maxsize=1_024)
 def zone(name: str) -> tzinfo:
-    """The zone of this name; UTC needs no data, every other one does."""
+    """The time zone of this name; UTC needs no time zone data, every other one does."""
     if name == "UTC":
         return UTC
     try:
@@ -254,7 +256,7 @@ def zone(name: str) -> tzinfo:
 
 
 def wall_at(at: int, where: tzinfo) -> datetime:
-    """What the clock on the wall shows at an instant; `fold` is 1 while it shows it for the second time."""
+    """The time on the wall clock at an instant; `fold` is 1 while the clock shows it for the second time."""
     return moment(at).astimezone(where).replace(tzinfo=None)
 
 
@@ -265,13 +267,13 @@ def occurrences(wall: datetime, where: tzinfo) -> tuple[int, ...]:
 
 
 def first_occurrence(wall: datetime, where: tzinfo) -> int:
-    """When the clock shows `wall`, for the first time; if it never does, when it has jumped over it."""
+    """The first instant at which the clock shows `wall`; if it never does, the one at which it jumps over it."""
     found = occurrences(wall, where)
     return found[0] if found else _jump(wall, where)
 
 
 def repeated(at: int, where: tzinfo) -> timedelta:
-    """How far the clock has jumped back, if it shows for the second time what it shows at this instant; else nothing."""
+    """How far the clock has jumped back, if it shows the time of this instant for the second time; else zero."""
     wall = wall_at(at, where)
     if not wall.fold:
         return timedelta(0)
@@ -305,16 +307,12 @@ def _jump(wall: datetime, where: tzinfo) -> int:
     return late
 
 
-# When a schedule ticks: by the calendar, at a steady beat, or once. Pure; instants in, instants out.
-#
-# A calendar that names certain hours means times of the day. One that the clock jumps over ticks when the clock has
-# jumped; one that the clock shows twice ticks the first time. A calendar of every hour means the hours that pass: it
-# ticks whenever the clock shows one of its minutes, and nothing is made up or left out.
+# Timings: instants in, instants out.
 
 
 @dataclass(frozen=True)
 class Calendar:
-    """The minutes that a cron expression names on the clocks of a time zone."""
+    """Ticks by a cron expression on the clocks of a time zone."""
 
     cron: Cron
     where: tzinfo
@@ -331,7 +329,9 @@ class Calendar:
         """The last tick up to this instant."""
         if self.cron.every_hour:
             return self._latest_shown(at)
-        wall = wall_at(at, self.where) + repeated(at, self.where)  # what the clock has shown by then
+        wall = wall_at(at, self.where) + repeated(
+            at, self.where
+        )  # the latest time that the clock has shown by then
         ticks = (first_occurrence(it, self.where) for it in self.cron.backwards(wall))
         return next((tick for tick in ticks if tick <= at), None)
 
@@ -343,7 +343,7 @@ class Calendar:
             for tick in shown:
                 if tick > at and (best is None or tick < best):
                     best = tick
-            if shown and shown[0] > at:  # all that follow are shown later than this one
+            if shown and shown[0] > at:  # all following minutes are shown later than this one
                 break
         return best
 
@@ -361,7 +361,7 @@ class Calendar:
 
 @dataclass(frozen=True)
 class Every:
-    """A steady beat, counted from 1970: it cannot drift, and every process knows it without asking."""
+    """Ticks at a steady beat, counted from 1970: it cannot drift, and every process knows it without asking."""
 
     period: int  # microseconds
 

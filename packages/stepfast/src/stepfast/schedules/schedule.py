@@ -1,7 +1,10 @@
-"""A schedule's row: how it is read, made and written.
+"""The row of a schedule: read, written, changed by operators, and declared by code.
 
 A firing moves `next_at` only; every other change writes a new `revision`, and a firing that was planned for an older
 one does nothing.
+
+A worker that starts stores the schedules that its code declares. A row that no operator has changed follows the code; one
+that an operator changed, paused or removed stays as the operator left it, until it is reset.
 """
 
 from __future__ import annotations
@@ -38,12 +41,14 @@ _STATE: Final = (
 )  # fmt: skip
 COLUMNS: Final = ", ".join(("id", *_DEFINED, *_STATE))
 
-NOW = sql("SELECT {now}")
-FIND = sql(f"SELECT {COLUMNS} FROM stepfast_schedule WHERE id = :id")
-LOCK = sql(f"SELECT {COLUMNS} FROM stepfast_schedule WHERE id = :id {{for_update}}")
-LIST = sql(f"SELECT {COLUMNS} FROM stepfast_schedule WHERE removed_at IS NULL OR :everyone = 1 ORDER BY id")
+DATABASE_NOW = sql("SELECT {now}")
+FIND_SCHEDULE = sql(f"SELECT {COLUMNS} FROM stepfast_schedule WHERE id = :id")
+LOCK_SCHEDULE = sql(f"SELECT {COLUMNS} FROM stepfast_schedule WHERE id = :id {{for_update}}")
+LIST_SCHEDULES = sql(
+    f"SELECT {COLUMNS} FROM stepfast_schedule WHERE removed_at IS NULL OR :everyone = 1 ORDER BY id"
+)
 
-CREATE = sql("""
+CREATE_SCHEDULE = sql("""
     INSERT INTO stepfast_schedule (id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as,
                                    next_at, source, declared, note, changed_at, revision)
     VALUES (:id, :kind, :queue, :priority, :payload, :cron, :every, :once_at, :tz, :missed, :overlap, :tick_as,
@@ -51,7 +56,7 @@ CREATE = sql("""
     {keep_existing}
 """)
 
-WRITE = sql("""
+WRITE_SCHEDULE = sql("""
     UPDATE stepfast_schedule
        SET kind = :kind, queue = :queue, priority = :priority, payload = :payload, cron = :cron, every = :every,
            once_at = :once_at, tz = :tz, missed = :missed, overlap = :overlap, tick_as = :tick_as, next_at = :next_at,
@@ -63,7 +68,7 @@ WRITE = sql("""
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """One row."""
+    """A schedule, as its row has it."""
 
     name: str
     definition: Definition
@@ -71,8 +76,8 @@ class Schedule:
     last_at: int | None = None  # the last tick that fired
     paused_at: int | None = None
     removed_at: int | None = None  # removed by an operator although the code declares it
-    source: Source  # who says what it is now
-    declared: str | None = None  # what the code says, as JSON
+    source: Source  # whose definition it has now
+    declared: str | None = None  # the definition in the code, as JSON
     note: str | None = None  # why an operator changed it last
     changed_at: int
     revision: int
@@ -89,43 +94,43 @@ def read(*row: Any) -> Schedule:
 
 
 def clock(tx: Transaction, given: int | None = None) -> int:
-    """The database's time, unless a moment was given."""
-    return int(tx.first(NOW)) if given is None else given
+    """The database's time, unless an instant was given."""
+    return int(tx.first(DATABASE_NOW)) if given is None else given
 
 
 def schedules(tx: Transaction, *, everyone: bool = False) -> list[Schedule]:
-    """All of them by name; with `everyone` also those that were removed although the code declares them."""
-    return tx.all(LIST, read, everyone=int(everyone))
+    """All schedules by name; with `everyone` also those that were removed although the code declares them."""
+    return tx.all(LIST_SCHEDULES, read, everyone=int(everyone))
 
 
 def get(tx: Transaction, name: str) -> Schedule:
-    return _present(name, tx.all(FIND, read, id=name))
+    return _present(name, tx.all(FIND_SCHEDULE, read, id=name))
 
 
 def lock(tx: Transaction, name: str) -> Schedule:
-    """The same, and nobody changes or fires it before this transaction ends."""
-    return _present(name, tx.all(LOCK, read, id=name))
+    """A schedule, locked: it is not changed or fired before this transaction ends."""
+    return _present(name, tx.all(LOCK_SCHEDULE, read, id=name))
 
 
 def create(tx: Transaction, fresh: Schedule) -> Schedule:
-    """Store it unless there is one of this name; returns the row that is there, locked."""
-    tx.run(CREATE, **_parameters(fresh))
-    if not (found := tx.all(LOCK, read, id=fresh.name)):
+    """Store a schedule unless there is one of its name; returns the row that is there, locked."""
+    tx.run(CREATE_SCHEDULE, **_parameters(fresh))
+    if not (found := tx.all(LOCK_SCHEDULE, read, id=fresh.name)):
         raise ContentionError(f"schedule {fresh.name!r} was removed while we looked; try again")
     return found[0]
 
 
 def write(tx: Transaction, before: Schedule, after: Schedule) -> Schedule:
-    """Let the row, which the caller has locked, be `after`."""
+    """Write a row that the caller has locked."""
     after = replace(after, revision=new_fence())
     given = {**_parameters(after), "paused_at": after.paused_at, "removed_at": after.removed_at}
-    if tx.run(WRITE, **{**given, "revision": before.revision, "new_revision": after.revision}) != 1:
+    if tx.run(WRITE_SCHEDULE, **{**given, "revision": before.revision, "new_revision": after.revision}) != 1:
         raise ContentionError(f"schedule {before.name!r} changed while we held it")
     return after
 
 
 def first_tick(definition: Definition, now: int, last_at: int | None = None) -> int | None:
-    """When it is due, if it begins now. The time of a one-off may have passed."""
+    """When a schedule that begins now is first due. The time of a one-off may have passed."""
     if definition.once_at is None:
         return definition.timing.next_after(now)
     return None if last_at is not None and last_at >= definition.once_at else definition.once_at
@@ -167,14 +172,14 @@ def _present(name: str, found: list[Schedule]) -> Schedule:
     return found[0]
 
 
-# What may be done to a schedule at run time. Each change locks the row, so that no tick fires meanwhile.
+# Changes at run time. Each locks the row, so that no tick fires meanwhile.
 
 LONGEST_NOTE: Final = 500
 
-DELETE = sql("DELETE FROM stepfast_schedule WHERE id = :id AND revision = :revision")
+DELETE_SCHEDULE = sql("DELETE FROM stepfast_schedule WHERE id = :id AND revision = :revision")
 
-# A one-off that fired is nothing but history. One that the code declares stays: it must not fire again.
-FORGET = sql("""
+# One-offs that fired are deleted. One that the code declares stays: it must not fire again.
+FORGET_SCHEDULES = sql("""
     DELETE FROM stepfast_schedule
      WHERE next_at IS NULL AND declared IS NULL AND COALESCE(last_at, once_at) < {now} - :age
 """)
@@ -183,7 +188,7 @@ FORGET = sql("""
 def add(
     tx: Transaction, name: str, definition: Definition, *, note: str | None = None, now: int | None = None
 ) -> Schedule:
-    """A new one, made at run time."""
+    """Add a schedule at run time."""
     at = clock(tx, now)
     _refuse_past(definition, at)
     fresh = Schedule(
@@ -211,7 +216,7 @@ def change(
     note: str | None = None,
     now: int | None = None,
 ) -> Schedule:
-    """Let it be what `revise` makes of it. If that concerns its ticks, they are counted from now on."""
+    """Change the definition of a schedule by `revise`. If its ticks change, they are counted from now on."""
     before = lock(tx, name)
     definition, at = revise(before.definition), clock(tx, now)
     next_at = before.next_at
@@ -233,7 +238,7 @@ def change(
 
 
 def pause(tx: Transaction, name: str, *, note: str | None = None, now: int | None = None) -> bool:
-    """Let no tick fire. False if it was paused before."""
+    """Pause a schedule: no tick fires. False if it was paused before."""
     before = lock(tx, name)
     if before.paused_at is not None:
         return False
@@ -243,7 +248,7 @@ def pause(tx: Transaction, name: str, *, note: str | None = None, now: int | Non
 
 
 def resume(tx: Transaction, name: str, *, note: str | None = None, now: int | None = None) -> bool:
-    """Go on with the next tick; those that passed in the pause are not made up. False if it was not paused.
+    """Resume with the next tick; those that passed in the pause are not made up. False if it was not paused.
 
     A one-off whose time has come meanwhile is due at once: then its policy for missed ticks decides.
     """
@@ -259,7 +264,7 @@ def resume(tx: Transaction, name: str, *, note: str | None = None, now: int | No
 
 
 def trigger(tx: Transaction, name: str, *, now: int | None = None, seal: Seal = as_is) -> Enqueued:
-    """One job now, whatever the plan, which stays as it is."""
+    """Enqueue one job of a schedule now; its ticks stay as they are."""
     schedule = lock(tx, name)
     job = enqueue(tx, job_of(schedule, clock(tx, now), seal), "skip")
     if not job.created:
@@ -270,10 +275,10 @@ def trigger(tx: Transaction, name: str, *, now: int | None = None, seal: Seal = 
 
 
 def remove(tx: Transaction, name: str, *, note: str | None = None, now: int | None = None) -> None:
-    """Let it be gone. One that the code declares leaves a mark, so that no worker brings it back."""
+    """Remove a schedule. One that the code declares leaves a mark, so that no worker brings it back."""
     before = lock(tx, name)
     if before.declared is None:
-        if tx.run(DELETE, id=name, revision=before.revision) != 1:
+        if tx.run(DELETE_SCHEDULE, id=name, revision=before.revision) != 1:
             raise ContentionError(f"schedule {name!r} changed while we held it")
         return
     at = clock(tx, now)
@@ -290,8 +295,8 @@ def remove(tx: Transaction, name: str, *, note: str | None = None, now: int | No
 
 
 def forget_finished(tx: Transaction, age: int) -> int:
-    """Drop one-offs made at run time that are over since so many microseconds; returns how many."""
-    return tx.run(FORGET, age=age)
+    """Delete one-offs added at run time that fired so many microseconds ago; returns how many."""
+    return tx.run(FORGET_SCHEDULES, age=age)
 
 
 def kept_note(text: str | None) -> str | None:
@@ -305,31 +310,28 @@ def _refuse_past(definition: Definition, now: int) -> None:
         )
 
 
-# Schedules that the code declares: how they get into the table, and who wins.
-#
-# A worker that starts writes down what its code says. A row that no operator has changed follows the code; one that an
-# operator changed, paused or removed stays as the operator left it, until it is reset.
+# Schedules that the code declares.
 
-KNOWN = sql("SELECT id, declared FROM stepfast_schedule WHERE id {any_of:ids}")
+DECLARED_SCHEDULES = sql("SELECT id, declared FROM stepfast_schedule WHERE id {any_of:ids}")
 
 
 def declare(known: dict[str, Definition], name: str, kind: Kind, given: ScheduleOptions) -> None:
-    """Add a schedule to those that an application declares."""
+    """Add a schedule to the declared ones of an application."""
     definition = define(kind.name, kind, given)
     if known.setdefault(checked_schedule_name(name), definition) != definition:
         raise ConfigurationError(f"schedule {name!r} is declared twice; give one of them another name")
 
 
 def outdated(tx: Transaction, declared: Mapping[str, Definition]) -> dict[str, Definition]:
-    """Those that the table does not know as they are declared."""
+    """Declared schedules whose rows are missing or differ."""
     if not declared:
         return {}
-    known = {row[0]: row[1] for row in tx.rows(KNOWN, ids=list(declared))}
+    known = {row[0]: row[1] for row in tx.rows(DECLARED_SCHEDULES, ids=list(declared))}
     return {name: it for name, it in declared.items() if known.get(name) != _text(it)}
 
 
 def synchronise(tx: Transaction, declared: Mapping[str, Definition], *, now: int | None = None) -> list[str]:
-    """Write down what the code says; returns the names of those that follow it from now on."""
+    """Store declared schedules; returns the names of those that follow the code from now on."""
     at = clock(tx, now)
     return [name for name in sorted(declared) if _follows(tx, name, declared[name], at)]
 
@@ -348,7 +350,7 @@ def _follows(tx: Transaction, name: str, definition: Definition, now: int) -> bo
     found = create(tx, fresh)
     if found.revision == fresh.revision:
         return True
-    if found.declared == text:  # a colleague was faster
+    if found.declared == text:  # another worker was faster
         return False
     if found.source == "operator":
         write(tx, found, replace(found, declared=text))
@@ -358,8 +360,8 @@ def _follows(tx: Transaction, name: str, definition: Definition, now: int) -> bo
 
 
 def reset(tx: Transaction, name: str, *, note: str | None = None, now: int | None = None) -> Schedule:
-    """Let it be what the code says: not changed, not paused, not removed."""
-    rows = tx.all(LOCK, read, id=name)
+    """Reset a schedule to the definition in the code: not changed, not paused, not removed."""
+    rows = tx.all(LOCK_SCHEDULE, read, id=name)
     if not rows:
         raise NotFoundError(f"there is no schedule {name!r}; `stepfast schedules list --all` shows all")
     (found,) = rows
@@ -372,7 +374,7 @@ def reset(tx: Transaction, name: str, *, note: str | None = None, now: int | Non
 
 
 def _following(found: Schedule, definition: Definition, now: int, *, anew: bool = False) -> Schedule:
-    """The row as `definition` has it; its plan is kept if its ticks are the same, unless it begins `anew`."""
+    """The row with this definition; its next tick is kept if its ticks are the same, unless it begins `anew`."""
     same = definition.when == found.definition.when and not anew
     return replace(
         found,

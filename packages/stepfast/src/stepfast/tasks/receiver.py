@@ -101,7 +101,7 @@ def save(tx: Transaction, end: ReceivedEnd, saved: Saved | None = None) -> bool:
     return True
 
 
-def latest(tx: Transaction, task_id: str, *, client: str = DEFAULT_CLIENT) -> ReceivedEnd | None:
+def latest_end(tx: Transaction, task_id: str, *, client: str = DEFAULT_CLIENT) -> ReceivedEnd | None:
     """The last webhook about a task of this client; None if there is none."""
     rows = tx.rows(WEBHOOKS_OF_TASK, task_id=task_id, client=client, limit=1)
     if not rows:

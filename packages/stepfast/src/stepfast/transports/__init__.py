@@ -1,12 +1,17 @@
-"""Queues of others: what carries messages to our workers and between them.
+"""Transports: queues of messages in brokers, in the database or in this process, behind one contract.
 
-Public are the names below; each is loaded when it is asked for.
+    from stepfast.transports import Outgoing, open_transport
+
+    async with open_transport("service-bus://") as transport:
+        await transport.send("work-items", [Outgoing(id="1", body="{}")])
+
+The names below are public. They are imported when they are used: a program pays only for the transport that it opens.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepfast.transports.blob import BlobChangedError, BlobStore, address_of
@@ -45,15 +50,20 @@ __all__ = [
     "transport_settings",
 ]
 
-_MODULES: Final = {
-    "stepfast.transports.blob": ("BlobChangedError", "BlobStore", "address_of"),
-    "stepfast.transports.memory": ("MemoryBroker", "MemoryTransport"),
-    "stepfast.transports.open": ("Link", "TransportSettings", "open_transport", "transport_settings"),
+_MODULES = {
+    "BlobChangedError": "blob",
+    "BlobStore": "blob",
+    "Link": "open",
+    "MemoryBroker": "memory",
+    "MemoryTransport": "memory",
+    "TransportSettings": "open",
+    "address_of": "blob",
+    "open_transport": "open",
+    "transport_settings": "open",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'stepfast.transports' has no attribute {name!r}")
-    home = (module for module, names in _MODULES.items() if name in names)
-    return getattr(import_module(next(home, "stepfast.transports.contract")), name)
+    return getattr(import_module(f"stepfast.transports.{_MODULES.get(name, 'contract')}"), name)

@@ -1,4 +1,8 @@
-"""What Azure's libraries raise about storage, as our three sentences."""
+"""What the Azure adapters share: the identity they use without a key, names of accounts, and errors as our own.
+
+`DefaultAzureCredential` finds the identity of the machine, the pod, or the person at the keyboard; AZURE_CLIENT_ID chooses
+one of several identities of a machine.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +23,21 @@ if TYPE_CHECKING:
     from stepfast.transports.contract import Delivery
 
 
-# Who we are to Azure where no key is given: the identity of the machine, the pod, or the person at the keyboard.
-#
-# `DefaultAzureCredential` looks for all of them. AZURE_CLIENT_ID chooses one of several identities of a machine.
-
 CURE: Final = install_hint("azure")
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
 _URL: Final = re.compile(r"https?://[^\s@?#;=&]+", re.IGNORECASE)
 _NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,199}(:\d{1,5})?", re.IGNORECASE)
 
 
+# In both cases the message is gone, or another consumer received it after us.
+LOST: Final = {"MessageNotFound", "PopReceiptMismatch"}
+LATER: Final = {408, 429}
+UNSIGNED: Final = "AzureSigningError"  # the account's key is no key; each library has its own class for it
+LONGEST: Final = 300
+
+
 def credential() -> DefaultAzureCredential:
-    """For clients that block. Close it."""
+    """An identity for clients that block. Close it."""
     try:
         from azure.identity import DefaultAzureCredential
     except ImportError as missing:
@@ -39,7 +46,7 @@ def credential() -> DefaultAzureCredential:
 
 
 def async_credential() -> AsyncCredential:
-    """For clients of an event loop. Close it there."""
+    """An identity for clients of an event loop. Close it there."""
     try:
         from azure.identity.aio import DefaultAzureCredential
     except ImportError as missing:
@@ -48,7 +55,7 @@ def async_credential() -> AsyncCredential:
 
 
 def storage_url(account: str, service: str) -> str:
-    """Where an account's queues or blobs are: its name is enough in Azure's public cloud, elsewhere give the URL."""
+    """The URL of an account's queues or blobs. Its name is enough in Azure's public cloud; elsewhere give the URL."""
     if "://" in account:
         if not _URL.fullmatch(account):
             raise ConfigurationError(
@@ -65,7 +72,7 @@ def storage_url(account: str, service: str) -> str:
 
 
 def checked_namespace(namespace: str) -> str:
-    """The namespace of a Service Bus, if it can be one."""
+    """The namespace of a Service Bus; raises if it cannot be one."""
     if not _NAMESPACE.fullmatch(namespace):
         raise ConfigurationError(
             f"Service Bus namespace {_without_keys(namespace)!r}: write its name, or name.servicebus.windows.net; with keys "
@@ -75,22 +82,13 @@ def checked_namespace(namespace: str) -> str:
 
 
 def _without_keys(text: str) -> str:
-    """What was given in the place of a name, fit to be shown."""
+    """A text that was given as a name, fit to be shown."""
     return without_secrets(text.partition("?")[0].rpartition("@")[2])[:100]
 
 
-# Each of them: the message is gone, or somebody received it after us.
-LOST: Final = {"MessageNotFound", "PopReceiptMismatch"}
-LATER: Final = {408, 429}
-UNSIGNED: Final = (
-    "AzureSigningError"  # the account's key is no key; each library has a class of its own for it
-)
-LONGEST: Final = 300
-
-
 @contextmanager
-def told_as_ours(transport: str, place: str, delivery: Delivery | None = None) -> Iterator[None]:
-    """Inside it, what the library raises becomes one of ours; `place` is named in it."""
+def raised_as_ours(transport: str, place: str, delivery: Delivery | None = None) -> Iterator[None]:
+    """Raise errors of Azure's libraries as our own; `place` is named in them."""
     from azure.core.exceptions import AzureError
 
     try:
@@ -105,7 +103,7 @@ def told_as_ours(transport: str, place: str, delivery: Delivery | None = None) -
 
 
 def is_passing(error: AzureError) -> bool:
-    """Whether it may go well later: no answer, no token yet, too busy. Everything else needs a person."""
+    """Whether a later try may succeed: no answer, no token yet, too busy. Other errors need a person."""
     if type(error).__name__ == UNSIGNED:
         return False
     status = getattr(error, "status_code", None)
@@ -118,6 +116,6 @@ def _first_line(error: AzureError) -> str:
 
 
 def code_of(error: AzureError) -> str:
-    """Azure's own word for it: an enumeration where the library knows the word, else a text."""
+    """Azure's own code of an error: an enumeration where the library knows the code, else a text."""
     found = getattr(error, "error_code", None)
     return str(getattr(found, "value", found) or "")

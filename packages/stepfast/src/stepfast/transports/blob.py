@@ -1,10 +1,10 @@
-"""Documents in Azure Blob Storage, replaced only by who has seen what is there.
+"""Documents in Azure Blob Storage, replaced only by a writer that has seen the current version.
 
     azblob://container/folder/watermark.json
 
 The account comes from the environment: by its connection string, or by its name and the identity of this machine.
-Every version of a blob has an ETag. A write names the one it replaces (or that there is none): if somebody else was
-quicker the service refuses, and `BlobChangedError` tells.
+Every version of a blob has an ETag. A write names the one it replaces (or that there is none): if another writer was
+quicker the service refuses, and `BlobChangedError` is raised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from stepfast.errors import ConfigurationError
-from stepfast.transports.azure import CURE, code_of, credential, storage_url, told_as_ours
+from stepfast.transports.azure import CURE, code_of, credential, raised_as_ours, storage_url
 from stepfast.transports.contract import TransportError, TransportRefusedError
 from stepfast.transports.open import STORAGE, STORAGE_ACCOUNT, TransportSettings
 
@@ -37,7 +37,7 @@ _CONTAINER: Final = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")
 
 
 class BlobChangedError(TransportError):
-    """Somebody else wrote it meanwhile, or made it first: read it again and decide anew."""
+    """Another writer changed or created the blob meanwhile: read it again and decide anew."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ class BlobStore:
         self._service = None
 
     def look(self, address: Address) -> Blob | None:
-        """Its version and metadata; None if there is none."""
+        """The version and metadata of a blob; None if there is none."""
         from azure.core.exceptions import ResourceNotFoundError
 
-        with told_as_ours(NAME, str(address)):
+        with raised_as_ours(NAME, str(address)):
             try:
                 found = self._blob(address).get_blob_properties()
             except ResourceNotFoundError:
@@ -110,10 +110,10 @@ class BlobStore:
         return Blob(str(found.etag), dict(found.metadata or {}))
 
     def read(self, address: Address) -> Blob | None:
-        """All of it; None if there is none."""
+        """A blob with its content; None if there is none."""
         from azure.core.exceptions import ResourceNotFoundError
 
-        with told_as_ours(NAME, str(address)):
+        with raised_as_ours(NAME, str(address)):
             try:
                 found = self._blob(address).download_blob()
                 content = found.readall()
@@ -130,7 +130,7 @@ class BlobStore:
         *,
         content_type: str = JSON,
     ) -> str:
-        """Write a new one, and return its version. The container is made if there is none and we may."""
+        """Write a new blob, and return its version. The container is created if there is none and we may."""
         from azure.core import MatchConditions
 
         return self._upload(
@@ -154,8 +154,8 @@ class BlobStore:
         )
 
     def check(self) -> None:
-        """Raise one of ours unless the account lets us in."""
-        with told_as_ours(NAME, "the account"):
+        """Raise a `TransportError` unless we can sign in to the account."""
+        with raised_as_ours(NAME, "the account"):
             next(iter(self._client().list_containers(results_per_page=1)), None)
 
     def _upload(
@@ -182,7 +182,7 @@ class BlobStore:
                 **condition,
             )
 
-        with told_as_ours(NAME, str(address)):
+        with raised_as_ours(NAME, str(address)):
             try:
                 try:
                     found = upload()
@@ -191,7 +191,7 @@ class BlobStore:
                     found = upload()
             except (ResourceExistsError, ResourceModifiedError) as error:
                 if code_of(error) not in CHANGED:
-                    raise  # locked by a lease of somebody's, archived, …: a person has to look
+                    raise  # locked by a lease, archived, …: a person has to look
                 raise BlobChangedError(NAME, f"{address}: somebody else wrote it meanwhile") from error
         return str(found["etag"])
 

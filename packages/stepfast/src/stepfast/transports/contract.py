@@ -1,9 +1,14 @@
-"""What every queue of messages promises us, and what it does not.
+"""The contract of every transport: what a queue of messages promises, and what it does not.
 
-A queue delivers at least once and in no order. Whoever receives a message holds it for a while; who does not end it in
-time finds it with another. So a message is never the truth: it is an envelope that becomes a job by its id, or a hint
-that a step is ready, and the lease in the database decides. Each transport is tested by the same suite
+A queue delivers at least once and in no order. A consumer that receives a message holds it for a while; if it does not
+end the message in time, another consumer receives it. So a message is never the truth: it is an envelope that becomes a
+job by its id, or a hint that a step is ready, and the lease in the database decides. All transports pass the same tests
 (tests/transports), so a user of this contract need not know which one is behind it.
+
+    TransportError
+    ├── TransportUnavailableError   nothing is known: try later, with the same ids
+    ├── TransportRefusedError       it will never work so: something has to be changed
+    └── DeliveryLostError           another consumer may hold the message by now: go on, the database decides
 """
 
 from __future__ import annotations
@@ -20,11 +25,16 @@ from stepfast.errors import StepfastError
 from stepfast.telemetry.masking import without_secrets
 
 MOST_AT_ONCE: Final = 32  # messages of one receive; what the smallest of the queues gives
+LONGEST_ID: Final = 128  # characters; what Service Bus keeps
+LONGEST_NAME: Final = 128
+MOST_DELIVERIES: Final = 5  # afterwards a message is put aside, so that one that kills its receivers ends
+TOO_OFTEN: Final = "MaxDeliveryCountExceeded"  # the word of Service Bus; all of ours use it
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outgoing:
-    """A message to be sent. Where duplicates are detected, a second one with this id is swallowed without a word."""
+    """A message to be sent. Where duplicates are detected, a second one with this id is dropped silently."""
 
     id: str
     body: str
@@ -48,14 +58,12 @@ class Delivery:
     sent_at: datetime | None = None
     dead_reason: str = ""  # of a dead letter: why
     dead_detail: str = ""
-    receipt: Any = field(
-        default=None, repr=False, compare=False
-    )  # the transport's own; nobody else looks into it
+    receipt: Any = field(default=None, repr=False, compare=False)  # for the transport only
 
 
 @dataclass(frozen=True, kw_only=True)
 class Depth:
-    """How full a queue is. None where the broker does not tell."""
+    """How many messages a queue has. None where the broker does not tell."""
 
     ready: int
     held: int | None = None
@@ -65,26 +73,49 @@ class Depth:
 
 @dataclass(frozen=True, kw_only=True)
 class Abilities:
-    """Where brokers differ, in figures."""
+    """What brokers differ in, as figures."""
 
     largest_body: int  # bytes of UTF-8
-    detects_duplicates: bool  # an id that was seen lately is swallowed
-    longest_wait: (
-        timedelta  # that one receive waits at the broker; zero: we ask again, more rarely while it is empty
-    )
+    detects_duplicates: bool  # a message whose id was seen lately is dropped
+    longest_wait: timedelta  # of one receive at the broker; zero: we ask again, more rarely while it is empty
     longest_hold: timedelta  # that one receive or renewal may ask for
-    counts_deliveries: bool = True
     chooses_hold: bool = True  # False: the queue says how long a message is held, whatever `hold` asks for
     delays_release: bool = True  # False: `after` is not heeded, the message comes back at once
-    most_deliveries: int | None = None  # afterwards it is put aside by itself; None: the queue's own setting
+    most_deliveries: int | None = None  # afterwards a message is put aside; None: the queue's own setting
+
+
+class TransportError(StepfastError):
+    """Base of the failures of a transport."""
+
+    def __init__(self, transport: str, problem: str) -> None:
+        super().__init__(f"{transport}: {without_secrets(problem)}")
+        self.transport = transport
+
+
+class TransportUnavailableError(TransportError):
+    """The broker does not answer, or is busy. Nothing is known of what was asked: try later, with the same ids."""
+
+
+class TransportRefusedError(TransportError):
+    """The broker refuses, and will refuse again: a wrong key, no such queue, a message that is too large."""
+
+
+class DeliveryLostError(TransportError):
+    """The message was held for too long, or was ended before. Go on: its new holder asks the database too."""
+
+    def __init__(self, transport: str, queue: str, message_id: str) -> None:
+        super().__init__(
+            transport, f"message {message_id} of {queue} is no longer held by us; another may have it"
+        )
+        self.queue = queue
+        self.message_id = message_id
 
 
 class Transport(ABC):
     """A broker. Open it once, keep it open: links are slow to make.
 
-    Every method may raise `TransportUnavailableError` (nothing is known; try later) or `TransportRefusedError` (it will
-    never work so: wrong key, no such queue, too large). Methods on a delivery raise `DeliveryLostError` when another
-    may hold the message by now; whoever gets it goes on, since the database decides.
+    Every method may raise `TransportUnavailableError` or `TransportRefusedError`. Methods on a delivery raise
+    `DeliveryLostError` when another consumer may hold the message by now.
     """
 
     name: str  # "memory", "database", "storage-queue", "service-bus": for logs, metrics and errors
@@ -99,98 +130,54 @@ class Transport(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Reach the broker and be let in."""
+        """Connect to the broker and sign in."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Give back what is held and not ended, where the broker lets us, and hang up."""
+        """Release messages that are held, where the broker can, and disconnect."""
 
     @abstractmethod
     async def ensure(self, queue: str) -> None:
-        """Create the queue and its place for dead letters where we may; otherwise check that they are there."""
+        """Create the queue and that of its dead letters where we may; otherwise check that they are there."""
 
     @abstractmethod
     async def send(self, queue: str, messages: Sequence[Outgoing]) -> None:
-        """Store them all; after a return every one is stored. After an error some may be: send the same ids again."""
+        """Store all messages at the broker. After an error some may be stored: send the same ids again."""
 
     @abstractmethod
     async def receive(self, queue: str, *, at_most: int, wait: timedelta, hold: timedelta) -> list[Delivery]:
-        """Take up to `at_most` messages, waiting at most so long for the first; empty when there is none.
+        """Take up to `at_most` messages, and wait at most so long for the first; empty when there is none.
 
-        Cancelling it loses no message: what was under way comes back by itself.
+        Cancelling loses no message: one that was under way comes back by itself.
         """
 
     @abstractmethod
     async def renew(self, delivery: Delivery, hold: timedelta) -> Delivery:
-        """Hold it for so long from now. Only the returned delivery can be ended afterwards."""
+        """Hold a message for so long from now. Only the returned delivery can be ended afterwards."""
 
     @abstractmethod
     async def complete(self, delivery: Delivery) -> None:
-        """Remove it: it was understood, and the database has what it said."""
+        """Remove a message: it was understood, and the database has what it says."""
 
     @abstractmethod
     async def release(self, delivery: Delivery, after: timedelta = timedelta(0)) -> None:
-        """Give it back to be delivered again, not before `after` has passed (where the broker can wait)."""
+        """Give a message back, to be delivered again when `after` has passed (where the broker can wait)."""
 
     @abstractmethod
     async def dead_letter(self, delivery: Delivery, reason: str, detail: str = "") -> None:
-        """Put it aside with the reason. A crash in the middle may leave it in both places, never in none."""
+        """Move a message to the dead letters, with the reason. A crash may leave it in both places, never in none."""
 
     @abstractmethod
     async def dead_letters(self, queue: str, *, at_most: int, hold: timedelta) -> list[Delivery]:
-        """Take what was put aside, with its reason; `complete` removes it, `release` leaves it there."""
+        """Take dead letters, with their reasons; `complete` removes one, `release` leaves it there."""
 
     @abstractmethod
     async def depth(self, queue: str) -> Depth:
-        """How full it is, as far as the broker tells."""
-
-
-# What a queue of others may answer, in three sentences: not now, never so, no longer yours.
-#
-# TransportError
-# ├── TransportUnavailableError   nothing is known: try later, with the same ids
-# ├── TransportRefusedError       it will never work so: somebody has to change something
-# └── DeliveryLostError           another may hold the message by now: go on, the database decides
-
-
-class TransportError(StepfastError):
-    """Base of what queues answer."""
-
-    def __init__(self, transport: str, problem: str) -> None:
-        super().__init__(f"{transport}: {without_secrets(problem)}")
-        self.transport = transport
-
-
-class TransportUnavailableError(TransportError):
-    """The broker does not answer, or is busy. Nothing is known of what was asked: try later, with the same ids."""
-
-
-class TransportRefusedError(TransportError):
-    """The broker said no, and will say no again: a wrong key, no such queue, a message that is too large."""
-
-
-class DeliveryLostError(TransportError):
-    """The message was held for too long, or was ended before. Go on: whoever has it now asks the database too."""
-
-    def __init__(self, transport: str, queue: str, message_id: str) -> None:
-        super().__init__(
-            transport, f"message {message_id} of {queue} is no longer held by us; another may have it"
-        )
-        self.queue = queue
-        self.message_id = message_id
-
-
-# What no queue would take is refused before it is sent, with a sentence.
-
-LONGEST_ID: Final = 128  # characters; what Service Bus keeps
-LONGEST_NAME: Final = 128
-MOST_DELIVERIES: Final = 5  # afterwards a message is put aside, so that one that kills its receivers ends
-TOO_OFTEN: Final = "MaxDeliveryCountExceeded"  # the word of Service Bus; all of ours use it
-_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
+        """How many messages the queue has, as far as the broker tells."""
 
 
 def check_messages(transport: str, abilities: Abilities, messages: Sequence[Outgoing]) -> None:
-    """Raise before anything is sent: half a batch would be worse than none."""
+    """Refuse messages that no queue takes, before any is sent: half a batch would be worse than none."""
     for it in messages:
         if not it.id or len(it.id) > LONGEST_ID or not it.id.isprintable():
             raise TransportRefusedError(
@@ -221,7 +208,7 @@ def check_messages(transport: str, abilities: Abilities, messages: Sequence[Outg
 
 
 def check_queue(transport: str, queue: str) -> None:
-    """Names that all of them can have; each may ask for more."""
+    """Refuse names that not all brokers take; each may refuse more."""
     if len(queue) > LONGEST_NAME or not _NAME.fullmatch(queue):
         raise TransportRefusedError(
             transport,

@@ -1,7 +1,7 @@
-"""Messages that a broker put aside, kept where our own dead letters are: one list, one way to retry.
+"""Dead letters of brokers, kept in our own table beside dead jobs: one list, one way to retry.
 
-A message is written down first and removed at the broker afterwards. A crash in between brings it a second time, which
-its `source` tells.
+A message is stored first and removed at the broker afterwards. A crash in between brings it a second time, which its
+`source` tells.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
 LONGEST_REASON: Final = 200
 LONGEST_DETAIL: Final = 4_000
 
-KEEP = sql("""
+KEEP_DEAD_MESSAGE = sql("""
     INSERT INTO stepfast_dead_message (id, source, transport, address, queue, message_id, subject, attempts, reason, detail,
                                        sent_at, found_at, properties, body)
     VALUES (:id, :source, :transport, :address, :queue, :message_id, :subject, :attempts, :reason, :detail,
             :sent_at, {now}, :properties, :body)
     {keep_existing}
 """)
-HOLDER = sql("SELECT id FROM stepfast_dead_message WHERE source = :source")
+KEPT_MESSAGE = sql("SELECT id FROM stepfast_dead_message WHERE source = :source")
 
 COLUMNS = "id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body"
 _MATCHES = """
     (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
        AND (:any_error = 1 OR reason = :error_group)
 """
-NEWEST = sql(f"""
+NEWEST_DEAD_MESSAGES = sql(f"""
     SELECT {COLUMNS} FROM stepfast_dead_message WHERE {_MATCHES} ORDER BY found_at DESC, id DESC LIMIT :limit
 """)
-OLDEST = sql(f"""
+OLDEST_DEAD_MESSAGES = sql(f"""
     SELECT {COLUMNS} FROM stepfast_dead_message
      WHERE {_MATCHES} AND found_at <= :until ORDER BY found_at, id LIMIT :limit {{skip_locked}}
 """)
-COUNT = sql(f"SELECT count(*) FROM stepfast_dead_message WHERE {_MATCHES}")
-FIND = sql(f"SELECT {COLUMNS} FROM stepfast_dead_message WHERE id = :id")
-REMOVE = sql("DELETE FROM stepfast_dead_message WHERE id {any_of:ids}")
+COUNT_DEAD_MESSAGES = sql(f"SELECT count(*) FROM stepfast_dead_message WHERE {_MATCHES}")
+FIND_DEAD_MESSAGE = sql(f"SELECT {COLUMNS} FROM stepfast_dead_message WHERE id = :id")
+REMOVE_DEAD_MESSAGES = sql("DELETE FROM stepfast_dead_message WHERE id {any_of:ids}")
 
 
 @dataclass(frozen=True)
 class DeadMessage:
-    """One of them."""
+    """A message that a broker put aside."""
 
     id: str  # ours
     transport: str
@@ -71,11 +71,11 @@ class DeadMessage:
 
     @property
     def origin(self) -> str:
-        """Where it came from, in a word."""
+        """The transport and the queue that the message came from."""
         return f"{self.transport}:{self.queue}"
 
 
-def keep(
+def keep_dead_message(
     tx: Transaction,
     delivery: Delivery,
     *,
@@ -85,13 +85,13 @@ def keep(
     detail: str = "",
     subject: str = "",
 ) -> str:
-    """Write it down, once; returns its id in our list. Without a reason the one that the broker gives."""
+    """Store a dead letter, once; returns its id in our list. Without a `reason` that of the broker is kept."""
     sent = None if delivery.sent_at is None else instant(delivery.sent_at)
     place = "\0".join((address, delivery.queue, delivery.id, str(sent)))
     source = hashlib.sha256(place.encode(errors="backslashreplace")).hexdigest()
     mine = new_id()
     tx.run(
-        KEEP,
+        KEEP_DEAD_MESSAGE,
         id=mine,
         source=source,
         transport=transport,
@@ -106,31 +106,31 @@ def keep(
         properties=json.dumps(_clean_properties(delivery.properties), default=str),
         body=_clean(delivery.body),
     )
-    return str(tx.first(HOLDER, source=source))
+    return str(tx.first(KEPT_MESSAGE, source=source))
 
 
 def newest(tx: Transaction, asked: Mapping[str, Any], limit: int) -> list[DeadMessage]:
-    """The latest first. `asked` is a filter of dead letters: kind is the subject, and error the reason."""
-    return tx.all(NEWEST, _read, **asked, limit=limit)
+    """Dead messages, the latest first. `asked` is a filter of dead letters: kind is the subject, error the reason."""
+    return tx.all(NEWEST_DEAD_MESSAGES, _read, **asked, limit=limit)
 
 
 def oldest(tx: Transaction, asked: Mapping[str, Any], until: int, limit: int) -> list[DeadMessage]:
-    """Those that were found by then, the oldest first, ours until the commit."""
-    return tx.all(OLDEST, _read, **asked, until=until, limit=limit)
+    """Dead messages that were found until then, the oldest first, locked until the commit."""
+    return tx.all(OLDEST_DEAD_MESSAGES, _read, **asked, until=until, limit=limit)
 
 
 def count(tx: Transaction, asked: Mapping[str, Any]) -> int:
-    return int(tx.first(COUNT, **asked))
+    return int(tx.first(COUNT_DEAD_MESSAGES, **asked))
 
 
 def find(tx: Transaction, message_id: str) -> DeadMessage | None:
-    found = tx.all(FIND, _read, id=message_id)
+    found = tx.all(FIND_DEAD_MESSAGE, _read, id=message_id)
     return found[0] if found else None
 
 
 def remove(tx: Transaction, ids: Sequence[str]) -> int:
-    """Forget them: they were retried, or nobody wants them. Returns how many were still there."""
-    return tx.run(REMOVE, ids=list(ids)) if ids else 0
+    """Delete dead messages that were retried or purged; returns how many were still there."""
+    return tx.run(REMOVE_DEAD_MESSAGES, ids=list(ids)) if ids else 0
 
 
 def _read(*row: Any) -> DeadMessage:
@@ -141,10 +141,10 @@ def _read(*row: Any) -> DeadMessage:
 
 
 def _clean_properties(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Spelled out as the rest: whoever shows or sends them again must be able to write them."""
-    return {_clean(name): _clean(it) if isinstance(it, str) else it for name, it in given.items()}
+    """The properties as texts that can be stored, shown and sent again."""
+    return {_clean(name): _clean(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
 def _clean(text: str, most: int | None = None) -> str:
-    """What all three databases can store."""
+    """The text as all three databases can store it."""
     return storable(text.replace("\0", "\ufffd"))[:most]

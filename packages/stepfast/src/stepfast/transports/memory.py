@@ -1,4 +1,4 @@
-"""Queues inside this process: for tests, for trying things out, and the plainest telling of what a broker does.
+"""Queues inside this process: for tests, for trying things out, and the plainest description of what a broker does.
 
 Everything is gone with the process. Threads and event loops may share a broker; `memory://name` names one.
 """
@@ -31,14 +31,13 @@ from stepfast.transports.contract import (
     check_queue,
 )
 
-# What the queues of `memory` are made of: messages on shelves, and bells for who waits.
-
 NAME: Final = "memory"
-REMEMBERED: Final = timedelta(minutes=10)  # how long an id is swallowed
+REMEMBERED: Final = timedelta(minutes=10)  # how long a repeated id is dropped
+LARGEST: Final = 1024 * 1024
 
 
 @dataclass
-class Kept:
+class KeptMessage:
     """A message in the broker."""
 
     message: Outgoing
@@ -47,51 +46,51 @@ class Kept:
     visible_at: float
     gone_at: float | None
     attempt: int = 0
-    turn: int = 0  # changes whenever somebody else may take it: what a receipt must show
+    turn: int = 0  # changes whenever another consumer may take it: what a receipt must show
     dead_reason: str = ""
     dead_detail: str = ""
 
 
 @dataclass
 class Shelf:
-    """Messages of one queue, or what was put aside from it; `line` holds when each may be taken, stale entries too."""
+    """The messages of a queue, or its dead letters; `line` holds when each may be taken, stale entries too."""
 
-    kept: dict[int, Kept] = field(default_factory=dict)
+    kept: dict[int, KeptMessage] = field(default_factory=dict)
     line: list[tuple[float, int, int]] = field(default_factory=list)
 
-    def put(self, it: Kept, at: float) -> None:
-        it.turn += 1
-        it.visible_at = at
-        self.kept[it.number] = it
-        heapq.heappush(self.line, (at, it.number, it.turn))
+    def put(self, kept: KeptMessage, at: float) -> None:
+        kept.turn += 1
+        kept.visible_at = at
+        self.kept[kept.number] = kept
+        heapq.heappush(self.line, (at, kept.number, kept.turn))
 
-    def take(self, now: float) -> Kept | None:
-        """The first that may be taken; it is out of the line until it is put back."""
+    def take(self, now: float) -> KeptMessage | None:
+        """The first message that may be taken; it is out of the line until it is put back."""
         while self.line and self.line[0][0] <= now:
             _, number, turn = heapq.heappop(self.line)
-            it = self.kept.get(number)
-            if it is None or it.turn != turn:
+            kept = self.kept.get(number)
+            if kept is None or kept.turn != turn:
                 continue
-            if it.gone_at is not None and it.gone_at <= now:
+            if kept.gone_at is not None and kept.gone_at <= now:
                 del self.kept[number]
                 continue
-            return it
+            return kept
         return None
 
 
 @dataclass
-class Place:
+class MemoryQueue:
     """A queue with its dead letters."""
 
     live: Shelf = field(default_factory=Shelf)
     dead: Shelf = field(default_factory=Shelf)
-    seen: dict[str, float] = field(default_factory=dict)  # ids, and until when they are swallowed
+    seen: dict[str, float] = field(default_factory=dict)  # ids, and until when repeated ones are dropped
     waiting: set[Bell] = field(default_factory=set)
 
 
 @dataclass(eq=False)
 class Bell:
-    """Wakes one receive, from whatever thread."""
+    """Wakes one receive, from any thread."""
 
     loop: asyncio.AbstractEventLoop
     rung: asyncio.Event
@@ -109,53 +108,53 @@ class Receipt:
 
 
 class MemoryBroker:
-    """What several transports share. `away` lets a test pull the plug."""
+    """The queues that several transports share. With `away` a test can simulate an outage."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.places: dict[str, Place] = {}
+        self.queues: dict[str, MemoryQueue] = {}
         self.away = False
         self._numbers = itertools.count(1)
 
-    def place(self, queue: str) -> Place:
+    def find(self, queue: str) -> MemoryQueue:
+        """The queue of this name; raises if there is none, or the broker is away."""
         if self.away:
             raise TransportUnavailableError(NAME, "the broker is away")
         try:
-            return self.places[queue]
+            return self.queues[queue]
         except KeyError:
             raise TransportRefusedError(NAME, f"there is no queue {queue!r}; create it first") from None
 
     def store(self, queue: str, message: Outgoing) -> None:
-        place, now, clock = self.place(queue), time.monotonic(), datetime.now(UTC)
-        if place.seen.get(message.id, 0.0) > now:
+        shelves, now, clock = self.find(queue), time.monotonic(), datetime.now(UTC)
+        if shelves.seen.get(message.id, 0.0) > now:
             return
-        for old in [it for it, until in itertools.islice(place.seen.items(), 2) if until <= now]:
-            del place.seen[
-                old
-            ]  # two for each that comes: the dictionary keeps the order, so it never grows old
-        place.seen.pop(message.id, None)
-        place.seen[message.id] = now + REMEMBERED.total_seconds()
+        # Two old ids for each new one: the dictionary keeps their order, so it does not grow.
+        for old in [seen for seen, until in itertools.islice(shelves.seen.items(), 2) if until <= now]:
+            del shelves.seen[old]
+        shelves.seen.pop(message.id, None)
+        shelves.seen[message.id] = now + REMEMBERED.total_seconds()
         delay = (message.not_before - clock).total_seconds() if message.not_before else 0.0
         lives = message.lives_for
-        place.live.put(
-            Kept(message, next(self._numbers), clock, 0.0, now + lives.total_seconds() if lives else None),
+        shelves.live.put(
+            KeptMessage(
+                message, next(self._numbers), clock, 0.0, now + lives.total_seconds() if lives else None
+            ),
             now + max(0.0, delay),
         )
 
-    def ring(self, place: Place) -> None:
-        for bell in place.waiting:
+    def ring(self, shelves: MemoryQueue) -> None:
+        for bell in shelves.waiting:
             bell.ring()
 
     def expire(self, delivery: Delivery) -> None:
-        """For tests: let the time of this delivery be over."""
+        """For tests: end the hold of a delivery now."""
         with self.lock:
-            it = delivery.receipt.shelf.kept[delivery.receipt.number]
-            it.visible_at = 0.0
-            heapq.heappush(delivery.receipt.shelf.line, (0.0, it.number, it.turn))
-            self.ring(self.place(delivery.queue))
+            kept = delivery.receipt.shelf.kept[delivery.receipt.number]
+            kept.visible_at = 0.0
+            heapq.heappush(delivery.receipt.shelf.line, (0.0, kept.number, kept.turn))
+            self.ring(self.find(delivery.queue))
 
-
-LARGEST: Final = 1024 * 1024
 
 _brokers: Final[dict[str, MemoryBroker]] = {}
 _naming: Final = threading.Lock()
@@ -201,25 +200,25 @@ class MemoryTransport(Transport):
         with self.broker.lock:
             if self.broker.away:
                 raise TransportUnavailableError(NAME, "the broker is away")
-            self.broker.places.setdefault(queue, Place())
+            self.broker.queues.setdefault(queue, MemoryQueue())
 
     async def send(self, queue: str, messages: Sequence[Outgoing]) -> None:
         check_messages(NAME, self.abilities, messages)
         with self.broker.lock:
-            place = self.broker.place(queue)
+            shelves = self.broker.find(queue)
             for message in messages:
                 self.broker.store(queue, message)
-            self.broker.ring(place)
+            self.broker.ring(shelves)
 
     async def receive(self, queue: str, *, at_most: int, wait: timedelta, hold: timedelta) -> list[Delivery]:
         until = time.monotonic() + wait.total_seconds()
         bell = Bell(asyncio.get_running_loop(), asyncio.Event())
-        place = self.broker.place(queue)
-        place.waiting.add(bell)
+        shelves = self.broker.find(queue)
+        shelves.waiting.add(bell)
         try:
             while True:
                 bell.rung.clear()
-                found, next_at = self._take(queue, place.live, at_most, hold)
+                found, next_at = self._take(queue, shelves.live, at_most, hold)
                 rest = until - time.monotonic()
                 if found or rest <= 0:
                     return found
@@ -229,92 +228,98 @@ class MemoryTransport(Transport):
                     async with asyncio.timeout(rest + 0.001):  # wait_for may swallow that we are cancelled
                         await bell.rung.wait()
         finally:
-            place.waiting.discard(bell)
+            shelves.waiting.discard(bell)
 
     async def renew(self, delivery: Delivery, hold: timedelta) -> Delivery:
         with self.broker.lock:
-            shelf, it = self._mine(delivery)
-            shelf.put(it, time.monotonic() + hold.total_seconds())
-            return self._hand_out(shelf, it, delivery.queue, hold)
+            shelf, kept = self._mine(delivery)
+            shelf.put(kept, time.monotonic() + hold.total_seconds())
+            return self._hand_out(shelf, kept, delivery.queue, hold)
 
     async def complete(self, delivery: Delivery) -> None:
         with self.broker.lock:
-            shelf, it = self._mine(delivery)
-            del shelf.kept[it.number]
-            self._held.pop(it.number, None)
+            shelf, kept = self._mine(delivery)
+            del shelf.kept[kept.number]
+            self._held.pop(kept.number, None)
 
     async def release(self, delivery: Delivery, after: timedelta = timedelta(0)) -> None:
         with self.broker.lock:
-            shelf, it = self._mine(delivery)
-            shelf.put(it, time.monotonic() + after.total_seconds())
-            self._held.pop(it.number, None)
-            self.broker.ring(self.broker.place(delivery.queue))
+            shelf, kept = self._mine(delivery)
+            shelf.put(kept, time.monotonic() + after.total_seconds())
+            self._held.pop(kept.number, None)
+            self.broker.ring(self.broker.find(delivery.queue))
 
     async def dead_letter(self, delivery: Delivery, reason: str, detail: str = "") -> None:
         with self.broker.lock:
-            shelf, it = self._mine(delivery)
-            self._put_aside(self.broker.place(delivery.queue), shelf, it, reason, detail)
-            self._held.pop(it.number, None)
+            shelf, kept = self._mine(delivery)
+            self._put_aside(self.broker.find(delivery.queue), shelf, kept, reason, detail)
+            self._held.pop(kept.number, None)
 
     async def dead_letters(self, queue: str, *, at_most: int, hold: timedelta) -> list[Delivery]:
-        return self._take(queue, self.broker.place(queue).dead, at_most, hold)[0]
+        return self._take(queue, self.broker.find(queue).dead, at_most, hold)[0]
 
     async def depth(self, queue: str) -> Depth:
         now = time.monotonic()
         with self.broker.lock:
-            place = self.broker.place(queue)
-            kept = [it for it in place.live.kept.values() if it.gone_at is None or it.gone_at > now]
-            ready = sum(it.visible_at <= now for it in kept)
-            new = sum(it.visible_at > now and it.attempt == 0 for it in kept)
-            return Depth(ready=ready, scheduled=new, held=len(kept) - ready - new, dead=len(place.dead.kept))
+            shelves = self.broker.find(queue)
+            live = [kept for kept in shelves.live.kept.values() if kept.gone_at is None or kept.gone_at > now]
+            ready = sum(kept.visible_at <= now for kept in live)
+            new = sum(kept.visible_at > now and kept.attempt == 0 for kept in live)
+            return Depth(
+                ready=ready, scheduled=new, held=len(live) - ready - new, dead=len(shelves.dead.kept)
+            )
 
     def _take(
         self, queue: str, shelf: Shelf, at_most: int, hold: timedelta
     ) -> tuple[list[Delivery], float | None]:
-        """What may be taken, and when the next one may."""
+        """Messages that may be taken now, and when the next one may."""
         found: list[Delivery] = []
         with self.broker.lock:
-            place = self.broker.place(queue)
-            while len(found) < at_most and (it := shelf.take(time.monotonic())) is not None:
-                if shelf is place.live and it.attempt >= self.most_deliveries:
-                    self._put_aside(place, shelf, it, TOO_OFTEN, f"not ended after {it.attempt} deliveries")
+            shelves = self.broker.find(queue)
+            while len(found) < at_most and (kept := shelf.take(time.monotonic())) is not None:
+                if shelf is shelves.live and kept.attempt >= self.most_deliveries:
+                    self._put_aside(
+                        shelves, shelf, kept, TOO_OFTEN, f"not ended after {kept.attempt} deliveries"
+                    )
                     continue
-                it.attempt += 1
-                shelf.put(it, time.monotonic() + hold.total_seconds())
-                found.append(self._hand_out(shelf, it, queue, hold))
+                kept.attempt += 1
+                shelf.put(kept, time.monotonic() + hold.total_seconds())
+                found.append(self._hand_out(shelf, kept, queue, hold))
             return found, shelf.line[0][0] if shelf.line else None
 
-    def _hand_out(self, shelf: Shelf, it: Kept, queue: str, hold: timedelta) -> Delivery:
+    def _hand_out(self, shelf: Shelf, kept: KeptMessage, queue: str, hold: timedelta) -> Delivery:
         delivery = Delivery(
-            id=it.message.id,
-            body=it.message.body,
+            id=kept.message.id,
+            body=kept.message.body,
             queue=queue,
-            attempt=it.attempt,
+            attempt=kept.attempt,
             held_until=datetime.now(UTC) + hold,
-            properties=dict(it.message.properties),
-            subject=it.message.subject,
-            sent_at=it.sent_at,
-            dead_reason=it.dead_reason,
-            dead_detail=it.dead_detail,
-            receipt=Receipt(shelf, it.number, it.turn),
+            properties=dict(kept.message.properties),
+            subject=kept.message.subject,
+            sent_at=kept.sent_at,
+            dead_reason=kept.dead_reason,
+            dead_detail=kept.dead_detail,
+            receipt=Receipt(shelf, kept.number, kept.turn),
         )
-        self._held[it.number] = delivery
+        self._held[kept.number] = delivery
         return delivery
 
-    def _mine(self, delivery: Delivery) -> tuple[Shelf, Kept]:
-        """The message, if nobody else may have it by now."""
-        self.broker.place(delivery.queue)
+    def _mine(self, delivery: Delivery) -> tuple[Shelf, KeptMessage]:
+        """The message of a delivery; raises if another consumer may have it by now."""
+        self.broker.find(delivery.queue)
         receipt: Any = delivery.receipt
-        it = receipt.shelf.kept.get(receipt.number)
-        if it is None or it.turn != receipt.turn or it.visible_at <= time.monotonic():
+        kept = receipt.shelf.kept.get(receipt.number)
+        if kept is None or kept.turn != receipt.turn or kept.visible_at <= time.monotonic():
             self._held.pop(receipt.number, None)
             raise DeliveryLostError(NAME, delivery.queue, delivery.id)
-        return receipt.shelf, it
+        return receipt.shelf, kept
 
-    def _put_aside(self, place: Place, shelf: Shelf, it: Kept, reason: str, detail: str) -> None:
-        shelf.kept.pop(it.number, None)
-        it.dead_reason, it.dead_detail, it.gone_at = reason, detail, None
-        place.dead.put(it, time.monotonic())
+    def _put_aside(
+        self, shelves: MemoryQueue, shelf: Shelf, kept: KeptMessage, reason: str, detail: str
+    ) -> None:
+        shelf.kept.pop(kept.number, None)
+        kept.dead_reason, kept.dead_detail, kept.gone_at = reason, detail, None
+        shelves.dead.put(kept, time.monotonic())
 
 
 __all__ = ["MemoryBroker", "MemoryTransport", "named_broker"]

@@ -1,9 +1,10 @@
-"""From a thread to a transport: an event loop on a thread of its own, and calls that wait with a deadline.
+"""Open the transport that a URL names, and use one from a thread. Secrets never stand in the URL: they come from the
+environment, or from a managed identity.
 
-Database code is synchronous and so are couriers, commands and checks; brokers are asynchronous and keep links open.
-
-    with Link(transport) as link:
-        link.wait_for(transport.send("work-items", messages))
+    memory://name                          queues inside this process
+    database://                            queues in the application's own database
+    storage-queue:// , storage-queue://account     Azure Storage Queue: by connection string, or by identity
+    service-bus:// , service-bus://namespace       Azure Service Bus: by connection string, or by identity
 """
 
 from __future__ import annotations
@@ -30,13 +31,6 @@ if TYPE_CHECKING:
     from stepfast.transports.contract import Transport
 
 
-# From a URL to a transport. Secrets never stand in the URL: they come from the environment, or from an identity.
-#
-# memory://name                          queues inside this process
-# database://                            queues in the application's own database
-# storage-queue:// , storage-queue://account     Azure Storage Queue: by connection string, or by the identity of this machine
-# service-bus:// , service-bus://namespace       Azure Service Bus: the same
-
 STORAGE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 STORAGE_ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT"
 SERVICE_BUS: Final = ("AZURE_SERVICE_BUS_CONNECTION_STRING", "SERVICEBUS_CONNECTION_STRING")
@@ -46,20 +40,20 @@ _KEYS: Final = re.compile(r"[@?#;=&]")  # what stands around a key, and in no na
 
 @dataclass(frozen=True, kw_only=True)
 class TransportSettings:
-    """What a transport may need to be let in. A connection string wins over an account with an identity."""
+    """What a transport may need to sign in. A connection string wins over an account with an identity."""
 
     database: Database | None = None  # for database://
     storage_connection_string: str = field(default="", repr=False)
     storage_account: str = ""  # a name, or https://name.queue.core.windows.net
     service_bus_connection_string: str = field(default="", repr=False)
     service_bus_namespace: str = ""  # a name, or name.servicebus.windows.net
-    most_deliveries: int = MOST_DELIVERIES  # where we count and the broker does not
+    most_deliveries: int = MOST_DELIVERIES  # where we count, and not the broker
 
 
 def transport_settings(
     environ: Mapping[str, str] | None = None, *, database: Database | None = None
 ) -> TransportSettings:
-    """As the environment says."""
+    """The settings in the environment."""
     found = os.environ if environ is None else environ
     return TransportSettings(
         database=database,
@@ -73,7 +67,7 @@ def transport_settings(
 
 
 def open_transport(url: str, settings: TransportSettings | None = None) -> Transport:
-    """The transport that a URL, or just its scheme, names. It reaches nobody before `async with` or `open()`."""
+    """The transport that a URL, or just its scheme, names. It connects with `async with` or `open()`, not before."""
     if (problem := problem_of_transport(url)) is not None:
         raise ConfigurationError(f"transport {shown_transport(url)!r}: {problem}")
     parts = _split(url)
@@ -100,7 +94,7 @@ def problem_of_transport(url: str) -> str | None:
 
 
 def shown_transport(url: str) -> str:
-    """The URL as it may be shown, also one that is none, and full of keys."""
+    """The URL as it may be shown, also a wrong one that is full of keys."""
     from stepfast.telemetry.masking import without_secrets
 
     return re.sub(r"://[^/]*@", "://***@", without_secrets(url.strip().partition("?")[0]))[:200]
@@ -133,9 +127,7 @@ def _storage_queue(account: str, settings: TransportSettings) -> Transport:
 
     account = account or ("" if settings.storage_connection_string else settings.storage_account)
     if account:
-        storage_url(
-            account, "queue"
-        )  # a wrong name is refused here: asked for, it is nobody's, as in an outage
+        storage_url(account, "queue")  # refuses a wrong name here: later it would look like an outage
         return StorageQueueTransport(account=account, most_deliveries=settings.most_deliveries)
     if not settings.storage_connection_string:
         raise ConfigurationError(
@@ -175,7 +167,14 @@ PATIENCE: Final = timedelta(seconds=30)
 
 
 class Link:
-    """One opened transport for any number of threads. A call that takes too long is cancelled, and nothing is known."""
+    """An opened transport for any number of threads: an event loop on a thread of its own, and calls with a deadline.
+
+        with Link(transport) as link:
+            link.wait_for(transport.send("work-items", messages))
+
+    Couriers, commands and checks are synchronous; transports are asynchronous and keep their links open. A call that takes
+    too long is cancelled, and nothing is known of what became of it.
+    """
 
     def __init__(self, transport: Transport, patience: timedelta = PATIENCE) -> None:
         self.transport = transport
@@ -201,18 +200,18 @@ class Link:
             raise
 
     def close(self) -> None:
-        """Give back what is held, and hang up. A broker that does not answer is left alone after the deadline."""
+        """Close the transport. A broker that does not answer is not waited for after the deadline."""
         if not self._thread.is_alive():
             return
         try:
             self.wait_for(self.transport.close())
         except TransportUnavailableError:
-            pass  # what we held comes back by itself
+            pass  # messages that were held come back by themselves
         finally:
             self._end()
 
     def wait_for(self, call: Coroutine[Any, Any, T], within: timedelta | None = None) -> T:
-        """Run it over there and wait here, at most so long."""
+        """Run a call on the loop of the link, and wait for it on this thread, at most so long."""
         limit = self.patience if within is None else within
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             call.close()
@@ -224,7 +223,7 @@ class Link:
             return waiting.result(limit.total_seconds())
         except DeadlineError as late:
             if waiting.done():
-                raise  # its own
+                raise  # the call's own
             waiting.cancel()
             raise TransportUnavailableError(
                 self.transport.name, f"no answer within {spoken(limit)}"
@@ -236,7 +235,7 @@ class Link:
             raise
 
     def _end(self) -> None:
-        """Let what runs there unwind, then let the thread go."""
+        """Cancel what still runs on the loop, then end the thread."""
         asyncio.run_coroutine_threadsafe(_unwind(), self._loop).result(self.patience.total_seconds())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -245,9 +244,9 @@ class Link:
 
 async def _unwind() -> None:
     mine = asyncio.current_task()
-    others = [it for it in asyncio.all_tasks() if it is not mine]
-    for it in others:
-        it.cancel()
+    others = [task for task in asyncio.all_tasks() if task is not mine]
+    for task in others:
+        task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_asyncgens()
     await asyncio.get_running_loop().shutdown_default_executor()

@@ -35,7 +35,7 @@ try:
 
     from stepfast.transports.service_bus_administration import Administration, counted_by_looking
     from stepfast.transports.service_bus_failures import NAME, REFUSED, UNAVAILABLE, may_work_again, speaking
-    from stepfast.transports.service_bus_links import Links, Place
+    from stepfast.transports.service_bus_links import Links, SubQueue
     from stepfast.transports.service_bus_messages import Receipt, read, written
 except ImportError as missing:
     raise ConfigurationError(f"Service Bus needs an extra: {install_hint('azure')}") from missing
@@ -113,7 +113,7 @@ class ServiceBusTransport(Transport):
             try:
                 await self._links.with_sender(queue, nothing)
             except REFUSED:
-                await self._links.with_receiver(Place(queue), nothing)
+                await self._links.with_receiver(SubQueue(queue), nothing)
 
     async def send(self, queue: str, messages: Sequence[Outgoing]) -> None:
         check_messages(NAME, self.abilities, messages)
@@ -124,11 +124,11 @@ class ServiceBusTransport(Transport):
 
     async def receive(self, queue: str, *, at_most: int, wait: timedelta, hold: timedelta) -> list[Delivery]:
         del hold  # the queue decides
-        return await self._receive(Place(queue), at_most, min(wait, LONGEST_WAIT))
+        return await self._receive(SubQueue(queue), at_most, min(wait, LONGEST_WAIT))
 
     async def dead_letters(self, queue: str, *, at_most: int, hold: timedelta) -> list[Delivery]:
         del hold
-        return await self._receive(Place(queue, dead=True), at_most, timedelta(0))
+        return await self._receive(SubQueue(queue, dead=True), at_most, timedelta(0))
 
     async def renew(self, delivery: Delivery, hold: timedelta) -> Delivery:
         del hold
@@ -161,13 +161,13 @@ class ServiceBusTransport(Transport):
         ours = sum(it.queue == queue and not it.receipt.place.dead for it in self._held.values())
         counted = await self._administration.count(queue)
         if counted is None:
-            live, dead = await self._look(Place(queue)), await self._look(Place(queue, dead=True))
+            live, dead = await self._look(SubQueue(queue)), await self._look(SubQueue(queue, dead=True))
             counted = Depth(ready=live.ready, scheduled=live.scheduled, dead=dead.ready)
         return replace(counted, ready=max(0, counted.ready - ours))
 
     # -- one delivery
 
-    async def _receive(self, place: Place, at_most: int, wait: timedelta) -> list[Delivery]:
+    async def _receive(self, place: SubQueue, at_most: int, wait: timedelta) -> list[Delivery]:
         with speaking(place.queue):
             try:
                 found = await self._receive_apart(place, at_most, wait)
@@ -180,7 +180,7 @@ class ServiceBusTransport(Transport):
         self._held.update({_token(it): it for it in deliveries})
         return deliveries
 
-    async def _receive_apart(self, place: Place, at_most: int, wait: timedelta) -> list[Receipt]:
+    async def _receive_apart(self, place: SubQueue, at_most: int, wait: timedelta) -> list[Receipt]:
         """In a task that nobody cancels; if we are cancelled, what comes to it is given back."""
         enough = asyncio.Event()
         self._receiving.add(enough)
@@ -195,7 +195,7 @@ class ServiceBusTransport(Transport):
             raise
 
     async def _receive_until(
-        self, place: Place, at_most: int, wait: timedelta, enough: asyncio.Event
+        self, place: SubQueue, at_most: int, wait: timedelta, enough: asyncio.Event
     ) -> list[Receipt]:
         until = time.monotonic() + wait.total_seconds()
         async with self._links.lone_receiver(place) as receiver:
@@ -263,7 +263,7 @@ class ServiceBusTransport(Transport):
             raise TransportUnavailableError(NAME, "it is not open")
         return self._opened
 
-    async def _look(self, place: Place) -> Depth:
+    async def _look(self, place: SubQueue) -> Depth:
         with speaking(place.queue):
             return await self._links.with_receiver(place, counted_by_looking)
 

@@ -30,8 +30,8 @@ T = TypeVar("T")
 L = TypeVar("L", "ServiceBusSender", "ServiceBusReceiver")
 
 
-class Place(NamedTuple):
-    """A queue, or its dead letters."""
+class SubQueue(NamedTuple):
+    """The messages of a queue, or its dead letters."""
 
     queue: str
     dead: bool = False
@@ -42,8 +42,8 @@ class Links:
         self._client = client
         self._senders: dict[str, ServiceBusSender] = {}
         self._sending: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._idle: defaultdict[Place, list[ServiceBusReceiver]] = defaultdict(list)
-        self._open: defaultdict[Place, list[ServiceBusReceiver]] = defaultdict(list)
+        self._idle: defaultdict[SubQueue, list[ServiceBusReceiver]] = defaultdict(list)
+        self._open: defaultdict[SubQueue, list[ServiceBusReceiver]] = defaultdict(list)
         self._sockets: dict[object, Any] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -52,13 +52,13 @@ class Links:
         return await asyncio.shield(self.in_background(self._with_sender(queue, use)))
 
     async def with_receiver(
-        self, place: Place, use: Callable[[ServiceBusReceiver], Awaitable[T]], preferred: object = None
+        self, place: SubQueue, use: Callable[[ServiceBusReceiver], Awaitable[T]], preferred: object = None
     ) -> T:
         """Renew, end or peek with a receiver; others may receive with it meanwhile."""
         return await asyncio.shield(self.in_background(self._with_receiver(place, use, preferred)))
 
     @asynccontextmanager
-    async def lone_receiver(self, place: Place) -> AsyncIterator[ServiceBusReceiver]:
+    async def lone_receiver(self, place: SubQueue) -> AsyncIterator[ServiceBusReceiver]:
         """A receiver that nobody else receives with meanwhile."""
         receiver = self._idle[place].pop() if self._idle[place] else await self._new_receiver(place)
         try:
@@ -69,7 +69,7 @@ class Links:
         if receiver in self._open[place]:
             self._idle[place].append(receiver)
 
-    async def quieten(self, place: Place, receiver: ServiceBusReceiver) -> None:
+    async def quieten(self, place: SubQueue, receiver: ServiceBusReceiver) -> None:
         """Ask for no more messages than came.
 
         After a receive that got fewer than it asked for the broker still owes us the rest, and would send it to a
@@ -88,7 +88,7 @@ class Links:
         except (AttributeError, TypeError, *UNAVAILABLE):
             self.retire(place, receiver)
 
-    def retire(self, place: Place, receiver: ServiceBusReceiver) -> None:
+    def retire(self, place: SubQueue, receiver: ServiceBusReceiver) -> None:
         """Use it no more, and close it without waiting for that."""
         for known in (self._open[place], self._idle[place]):
             if receiver in known:
@@ -132,7 +132,7 @@ class Links:
                 raise
 
     async def _with_receiver(
-        self, place: Place, use: Callable[[ServiceBusReceiver], Awaitable[T]], preferred: object
+        self, place: SubQueue, use: Callable[[ServiceBusReceiver], Awaitable[T]], preferred: object
     ) -> T:
         kept = next((it for it in self._open[place] if it is preferred), None)
         if kept is None and self._open[place]:
@@ -150,7 +150,7 @@ class Links:
         if (sender := self._senders.pop(queue, None)) is not None:
             self.in_background(self._closed(sender))
 
-    async def _new_receiver(self, place: Place, *, idle: bool = False) -> ServiceBusReceiver:
+    async def _new_receiver(self, place: SubQueue, *, idle: bool = False) -> ServiceBusReceiver:
         dead = ServiceBusSubQueue.DEAD_LETTER if place.dead else None
         receiver = await self._opened(self._client.get_queue_receiver(place.queue, sub_queue=dead))
         self._open[place].append(receiver)

@@ -21,7 +21,7 @@ from stepfast.transports.service_bus_failures import NAME
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusReceiver
 
-    from stepfast.transports.service_bus_links import Place
+    from stepfast.transports.service_bus_links import SubQueue
 
 
 OF_DEAD_LETTERS: Final = {"DeadLetterReason", "DeadLetterErrorDescription"}
@@ -31,7 +31,7 @@ OF_DEAD_LETTERS: Final = {"DeadLetterReason", "DeadLetterErrorDescription"}
 class Receipt:
     """What it takes to end a delivery."""
 
-    place: Place
+    place: SubQueue
     receiver: ServiceBusReceiver
     message: ServiceBusReceivedMessage
     token: str  # of the lock; a message that was ended no longer tells it

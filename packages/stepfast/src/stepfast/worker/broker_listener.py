@@ -41,7 +41,7 @@ from stepfast.runs.messages import (
 )
 from stepfast.telemetry import happened
 from stepfast.transports.contract import MOST_AT_ONCE, Delivery, DeliveryLostError, Transport, TransportError
-from stepfast.transports.dead_messages import keep
+from stepfast.transports.dead_messages import keep_dead_message
 from stepfast.worker.periodic import Outage, around
 
 if TYPE_CHECKING:
@@ -401,7 +401,7 @@ async def reconcile(
 def _write_down(tx: Transaction, letters: Sequence[Delivery], transport: str, url: str, known: Known) -> int:
     unknown = _unknown(tx, letters, known)
     for letter in unknown:
-        keep(tx, letter, transport=transport, address=url)
+        keep_dead_message(tx, letter, transport=transport, address=url)
     if unknown:
         queue = unknown[0].queue
         raise_alert(

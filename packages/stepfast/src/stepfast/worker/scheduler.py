@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Final
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError
 from stepfast.schedules.definition import BATCH
-from stepfast.schedules.firing import REMEMBERED, Fate, Fired, Plan, Tick, due, fire, next_due, plan, spelled
+from stepfast.schedules.firing import (
+    REMEMBERED,
+    FiredPlan,
+    FiringPlan,
+    Tick,
+    TickResult,
+    due,
+    fire,
+    next_due,
+    plan,
+    spelled,
+)
 from stepfast.schedules.schedule import forget_finished, outdated, synchronise
 from stepfast.telemetry import happened
 from stepfast.worker.periodic import Periodic
@@ -82,14 +93,14 @@ class Scheduler:
         persist(self._database, lambda tx: forget_finished(tx, REMEMBERED))
         return FORGETTING_EVERY
 
-    def fire(self, now: int | None = None) -> list[Fired]:
+    def fire(self, now: int | None = None) -> list[FiredPlan]:
         """Fire up to `MOST` due schedules, at the database's time or at the moment given."""
         with self._database.looking() as tx:
             found, at = due(tx, MOST, now)
         plans = [planned for schedule in found if (planned := self._plan(schedule, at)) is not None]
         return [fired for batch in _batches(plans) for fired in self._fire_batch(batch, at)]
 
-    def _plan(self, schedule: Schedule, now: int) -> Plan | None:
+    def _plan(self, schedule: Schedule, now: int) -> FiringPlan | None:
         if self._unreadable.get(schedule.name, 0.0) > time.monotonic():
             return None
         try:
@@ -102,7 +113,7 @@ class Scheduler:
             happened("schedule.unreadable", schedule=schedule.name, error=error)
             return None
 
-    def _fire_batch(self, plans: Sequence[Plan], now: int) -> list[Fired]:
+    def _fire_batch(self, plans: Sequence[FiringPlan], now: int) -> list[FiredPlan]:
         done = persist(self._database, lambda tx: fire(tx, plans, self._seal))
         for fired in done:
             for tick in fired.ticks:
@@ -120,16 +131,16 @@ class Scheduler:
 
 def _report(tick: Tick, now: int) -> None:
     at = spelled(tick.at)
-    if tick.fate is Fate.FIRED:
+    if tick.result is TickResult.FIRED:
         late = max(0.0, (now - tick.at) / 1e6)
         happened("tick.fired", schedule=tick.schedule, tick=at, job_id=tick.job_id, late_s=late)
     else:
-        happened("tick.skipped", schedule=tick.schedule, tick=at, job_id=tick.job_id, note=tick.fate)
+        happened("tick.skipped", schedule=tick.schedule, tick=at, job_id=tick.job_id, note=tick.result)
 
 
-def _batches(plans: Sequence[Plan]) -> Iterator[list[Plan]]:
+def _batches(plans: Sequence[FiringPlan]) -> Iterator[list[FiringPlan]]:
     """The plans of each transaction: not too many ticks, and not too many schedules."""
-    batch: list[Plan] = []
+    batch: list[FiringPlan] = []
     size = 0
     for planned in plans:
         ticks = max(1, len(planned.decision.fire))
