@@ -911,6 +911,13 @@ SELECT count(*) FROM stepfast_archive
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
    AND (%(any_error)s = 1 OR error_group = %(error_group)s) AND finished_at <= %(until)s
 
+-- jobs.dead_letters.FAILURE_GROUPS
+SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
+  FROM stepfast_archive
+ WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+   AND (%(any_error)s = 1 OR error_group = %(error_group)s)
+ GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT %(limit)s
+
 -- jobs.dead_letters.LOCK_ENDED_JOB
 SELECT state, queue, CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = %(id)s FOR UPDATE
 
@@ -946,13 +953,6 @@ DELETE FROM stepfast_dependency WHERE child_id IN %(ids)s
 
 -- jobs.dead_letters.FORGET_LOGS
 DELETE FROM stepfast_log WHERE job_id IN %(ids)s
-
--- jobs.dead_letters.FAILURE_GROUPS
-SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
-  FROM stepfast_archive
- WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
-   AND (%(any_error)s = 1 OR error_group = %(error_group)s)
- GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT %(limit)s
 
 -- jobs.dead_letters.GROUP_MEMBERS
 SELECT parent_id FROM stepfast_dependency WHERE child_id IN %(ids)s AND bond = 'member'

@@ -906,6 +906,13 @@ SELECT count(*) FROM stepfast_archive
  WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
    AND (:any_error = 1 OR error_group = :error_group) AND finished_at <= :until
 
+-- jobs.dead_letters.FAILURE_GROUPS
+SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
+  FROM stepfast_archive
+ WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
+   AND (:any_error = 1 OR error_group = :error_group)
+ GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
+
 -- jobs.dead_letters.LOCK_ENDED_JOB
 SELECT state, queue, CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = :id
 
@@ -941,13 +948,6 @@ DELETE FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:
 
 -- jobs.dead_letters.FORGET_LOGS
 DELETE FROM stepfast_log WHERE job_id IN (SELECT value FROM json_each(:ids))
-
--- jobs.dead_letters.FAILURE_GROUPS
-SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
-  FROM stepfast_archive
- WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
-   AND (:any_error = 1 OR error_group = :error_group)
- GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
 
 -- jobs.dead_letters.GROUP_MEMBERS
 SELECT parent_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND bond = 'member'

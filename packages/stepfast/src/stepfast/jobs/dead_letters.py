@@ -24,6 +24,50 @@ if TYPE_CHECKING:
     from stepfast.database.statement import Statement
 
 
+@dataclass(frozen=True)
+class Filter:
+    """Which dead letters are meant; an empty filter means all."""
+
+    kind: str | None = None
+    queue: str | None = None
+    error_group: str | None = None
+
+
+def filter_parameters(which: Filter) -> dict[str, Any]:
+    """The filter as parameters."""
+    return {
+        "kind": which.kind,
+        "any_kind": int(which.kind is None),
+        "queue": which.queue,
+        "any_queue": int(which.queue is None),
+        "error_group": which.error_group,
+        "any_error": int(which.error_group is None),
+    }
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """Dead letters of one cause."""
+
+    kind: str
+    error_group: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    newest_id: str
+
+
+@dataclass(frozen=True)
+class ChosenLetter:
+    """An ended job that the caller has locked, and its place in the order."""
+
+    id: str
+    queue: str
+    finished_at: int
+
+
+# --- Choose, count and group them.
+
 # Oldest first, and never past `until`: a letter that dies again while many are being revived must not be
 # chosen again. `any_…` switches a filter off (PostgreSQL cannot guess the type of a lone NULL).
 CHOOSE_DEAD = sql("""
@@ -40,7 +84,42 @@ COUNT_DEAD = sql("""
        AND (:any_error = 1 OR error_group = :error_group) AND finished_at <= :until
 """)
 
+FAILURE_GROUPS = sql("""
+    SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
+      FROM stepfast_archive
+     WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
+       AND (:any_error = 1 OR error_group = :error_group)
+     GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
+""")
+
+
+def choose_dead(
+    tx: Transaction, which: Filter, limit: int, until: int, after: ChosenLetter | None = None
+) -> list[ChosenLetter]:
+    """Lock up to `limit` dead letters that died by `until`, oldest first, beginning behind `after`."""
+    place = {"after": after.finished_at if after else 0, "after_id": after.id if after else ""}
+    return tx.all(CHOOSE_DEAD, ChosenLetter, **filter_parameters(which), **place, until=until, limit=limit)
+
+
+def count_dead(tx: Transaction, which: Filter, until: int) -> int:
+    """How many `choose_dead` would find in the end."""
+    return int(tx.first(COUNT_DEAD, **filter_parameters(which), until=until))
+
+
+def failure_groups(tx: Transaction, which: Filter | None = None, limit: int = 50) -> list[FailureGroup]:
+    """Dead letters by kind and error, the most frequent first."""
+    return [
+        FailureGroup(kind, error, count, moment(first), moment(last), newest)
+        for kind, error, count, first, last, newest in tx.rows(
+            FAILURE_GROUPS, **filter_parameters(which or Filter()), limit=limit
+        )
+    ]
+
+
+# --- Revive, answer, purge.
+
 LOCK_ENDED_JOB = sql(f"SELECT state, queue, {OWN_KEY} FROM stepfast_archive WHERE id = :id {{for_update}}")
+
 KEY_HOLDER = sql("SELECT id FROM stepfast_job WHERE unique_key = :key")
 
 # A new fence, so that no owner from before its death can end the job again. A letter whose key an unfinished job
@@ -59,6 +138,7 @@ _REVIVE = """
      ORDER BY finished_at, id
     {keep_existing}
 """
+
 REVIVE_JOBS = sql(
     _REVIVE.format(
         payload="payload", keep_existing="ON CONFLICT DO NOTHING", crash_group=CRASH_GROUP, own_key=OWN_KEY
@@ -82,63 +162,6 @@ LEAVE_ARCHIVE = sql("""
      WHERE id {any_of:ids}
        AND EXISTS (SELECT 1 FROM stepfast_job WHERE stepfast_job.id = stepfast_archive.id AND fence = :fence)
 """)
-
-CANCEL_DEAD = sql("UPDATE stepfast_archive SET state = 'cancelled' WHERE id {any_of:ids} AND state = 'dead'")
-
-FORGET_ARCHIVED = sql("DELETE FROM stepfast_archive WHERE id {any_of:ids}")
-FORGET_EDGES = sql("DELETE FROM stepfast_dependency WHERE child_id {any_of:ids}")
-FORGET_LOGS = sql("DELETE FROM stepfast_log WHERE job_id {any_of:ids}")
-
-FAILURE_GROUPS = sql("""
-    SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
-      FROM stepfast_archive
-     WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
-       AND (:any_error = 1 OR error_group = :error_group)
-     GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
-""")
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which dead letters are meant; an empty filter means all."""
-
-    kind: str | None = None
-    queue: str | None = None
-    error_group: str | None = None
-
-
-@dataclass(frozen=True)
-class ChosenLetter:
-    """An ended job that the caller has locked, and its place in the order."""
-
-    id: str
-    queue: str
-    finished_at: int
-
-
-@dataclass(frozen=True)
-class FailureGroup:
-    """Dead letters of one cause."""
-
-    kind: str
-    error_group: str
-    count: int
-    first_at: datetime
-    last_at: datetime
-    newest_id: str
-
-
-def choose_dead(
-    tx: Transaction, which: Filter, limit: int, until: int, after: ChosenLetter | None = None
-) -> list[ChosenLetter]:
-    """Lock up to `limit` dead letters that died by `until`, oldest first, beginning behind `after`."""
-    place = {"after": after.finished_at if after else 0, "after_id": after.id if after else ""}
-    return tx.all(CHOOSE_DEAD, ChosenLetter, **filter_parameters(which), **place, until=until, limit=limit)
-
-
-def count_dead(tx: Transaction, which: Filter, until: int) -> int:
-    """How many `choose_dead` would find in the end."""
-    return int(tx.first(COUNT_DEAD, **filter_parameters(which), until=until))
 
 
 def revive(tx: Transaction, job_id: str) -> None:
@@ -170,9 +193,19 @@ def revive_many(tx: Transaction, letters: Sequence[ChosenLetter]) -> int:
     return left
 
 
+CANCEL_DEAD = sql("UPDATE stepfast_archive SET state = 'cancelled' WHERE id {any_of:ids} AND state = 'dead'")
+
+
 def mark_answered(tx: Transaction, ids: list[str]) -> int:
     """Mark dead letters as cancelled, because other jobs do their work now: they are kept as long as any ended job."""
     return tx.run(CANCEL_DEAD, ids=ids) if ids else 0
+
+
+FORGET_ARCHIVED = sql("DELETE FROM stepfast_archive WHERE id {any_of:ids}")
+
+FORGET_EDGES = sql("DELETE FROM stepfast_dependency WHERE child_id {any_of:ids}")
+
+FORGET_LOGS = sql("DELETE FROM stepfast_log WHERE job_id {any_of:ids}")
 
 
 def purge(tx: Transaction, ids: list[str]) -> int:
@@ -186,28 +219,6 @@ def purge(tx: Transaction, ids: list[str]) -> int:
     return tx.run(FORGET_ARCHIVED, ids=ids)
 
 
-def failure_groups(tx: Transaction, which: Filter | None = None, limit: int = 50) -> list[FailureGroup]:
-    """Dead letters by kind and error, the most frequent first."""
-    return [
-        FailureGroup(kind, error, count, moment(first), moment(last), newest)
-        for kind, error, count, first, last, newest in tx.rows(
-            FAILURE_GROUPS, **filter_parameters(which or Filter()), limit=limit
-        )
-    ]
-
-
-def filter_parameters(which: Filter) -> dict[str, Any]:
-    """The filter as parameters."""
-    return {
-        "kind": which.kind,
-        "any_kind": int(which.kind is None),
-        "queue": which.queue,
-        "any_queue": int(which.queue is None),
-        "error_group": which.error_group,
-        "any_error": int(which.error_group is None),
-    }
-
-
 # --- A job and its tree: the jobs that come after it, and those that come after them.
 #
 # Of the completion job of a group, the members belong to the tree as well: they are what it is about.
@@ -217,11 +228,15 @@ LOOKS: Final = 5
 GROUP_MEMBERS = sql(
     "SELECT parent_id FROM stepfast_dependency WHERE child_id {any_of:ids} AND bond = 'member'"
 )
+
 TREE_CHILDREN = sql("SELECT child_id FROM stepfast_dependency WHERE parent_id {any_of:ids}")
+
 FAILED_CHILDREN = sql("""
     SELECT child_id FROM stepfast_dependency WHERE parent_id {any_of:ids} AND state = 'broken'
 """)
+
 LOCK_LIVE_TREE = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
+
 LOCK_ENDED_TREE = sql("""
     SELECT id, queue, finished_at FROM stepfast_archive WHERE id {any_of:ids} AND state IN ('dead', 'cancelled')
      ORDER BY id {for_update}
