@@ -1,1 +1,1 @@
-"""commands."""
+"""The commands that the catalogue brings: `stepfast diamonds …`."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stepfast import Stepfast
-from stepfast.applications import NotificationSettings, RunState, counted, watch_run
+from stepfast.applications import RunState, counted, watch_run
 from stepfast.errors import StepfastError
+from stepfast.webhooks import NotificationSettings
 from stepfast_diamonds.demo.comparison import compare, rows_of
 from stepfast_diamonds.demo.crash import Crash, TakenOver, kill, noticed_after, taken_over
 from stepfast_diamonds.demo.folder import DemoPlace, choose_place, leave_place, worker_environment

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from stepfast.database.migrate import Component
     from stepfast.encryption import SECRET_KEY, Keyring
     from stepfast.limits.slots import reserve_starts
-    from stepfast.notifications.settings import NotificationSettings
     from stepfast.runs.partitioning.contract import Frontier, Plan
     from stepfast.runs.partitioning.heatmap import draw
     from stepfast.runs.run import RunState
@@ -45,7 +44,6 @@ __all__ = [
     "Frontier",
     "Keyring",
     "LogLines",
-    "NotificationSettings",
     "Plan",
     "RunObserver",
     "RunProgress",
@@ -81,7 +79,6 @@ _LATER = {
     "Frontier": "stepfast.runs.partitioning.contract:Frontier",
     "Keyring": "stepfast.encryption:Keyring",
     "LogLines": "stepfast.telemetry.logs:Lines",
-    "NotificationSettings": "stepfast.notifications.settings:NotificationSettings",
     "Plan": "stepfast.runs.partitioning.contract:Plan",
     "RunObserver": "stepfast.admin.run_status:RunObserver",
     "RunProgress": "stepfast.admin.run_status:RunProgress",
