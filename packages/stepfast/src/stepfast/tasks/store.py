@@ -424,7 +424,7 @@ class TaskEnd:
 
     @property
     def settled(self) -> bool:
-        """Whether no webhook about it is on its way any more: it arrived, was given up, or nobody asked for one."""
+        """Whether no webhook about it is on its way any more: it arrived, was given up, or was never wanted."""
         return self.unsent == 0
 
 
@@ -457,7 +457,7 @@ def _result(end: TaskEnd) -> tuple[Any, str | None]:
 
 
 def why_unsent(tx: Transaction, job_id: str) -> str | None:
-    """Why the webhook about a task's end was not sent; None if it was, or nobody asked for one."""
+    """Why the webhook about a task's end was not sent; None if it was, or none was wanted."""
     rows = tx.rows(UNSENT_END, id=job_id)
     if not rows:
         return None

@@ -34,7 +34,13 @@ try:
     from azure.servicebus.exceptions import MessageSizeExceededError
 
     from stepfast.transports.service_bus_administration import Administration, counted_by_looking
-    from stepfast.transports.service_bus_failures import NAME, REFUSED, UNAVAILABLE, may_work_again, speaking
+    from stepfast.transports.service_bus_failures import (
+        NAME,
+        REFUSED,
+        UNAVAILABLE,
+        may_work_again,
+        raised_as_ours,
+    )
     from stepfast.transports.service_bus_links import Links, SubQueue
     from stepfast.transports.service_bus_messages import Receipt, read, written
 except ImportError as missing:
@@ -57,7 +63,7 @@ T = TypeVar("T")
 
 
 class ServiceBusTransport(Transport):
-    """With a connection string, or with a namespace and an identity (the one of this machine, if none is given)."""
+    """A namespace: by its connection string, or by its name and an identity (of this machine, if none is given)."""
 
     name = NAME
     abilities = Abilities(
@@ -79,13 +85,13 @@ class ServiceBusTransport(Transport):
         self._client: ServiceBusClient | None = None
         self._opened: Links | None = None
         self._held: dict[str, Delivery] = {}  # by the token of the lock
-        self._receiving: set[asyncio.Event] = set()  # set: nobody waits for it any more
-        self._waiting: dict[str, asyncio.Task[None]] = {}  # those that are given back later
+        self._receiving: set[asyncio.Event] = set()  # an event is set when its receive has no caller any more
+        self._waiting: dict[str, asyncio.Task[None]] = {}  # by token: messages that are released later
 
     async def open(self) -> None:
-        """Links are made when they are needed: a namespace has no door of its own, each queue asks for a token."""
+        """Make the client. It connects when a queue is used: a token is for a queue, not for a namespace."""
         if self._client is None:
-            # Without attempts of its own: we try again with a new link, and keep none that broke.
+            # Without retries of its own: we try again with a new link, and keep none that broke.
             self._client = self._administration.client(retry_total=0)
             self._opened = Links(self._client)
 
@@ -105,11 +111,11 @@ class ServiceBusTransport(Transport):
         self._client = self._opened = None
 
     async def ensure(self, queue: str) -> None:
-        """Where we may not make it, being let in shows that it is there, as a sender or as a receiver."""
+        """Create the queue; where we may not, check that a sender or a receiver can be opened."""
         check_queue(NAME, queue)
         if await self._administration.create(queue):
             return
-        with speaking(queue):
+        with raised_as_ours(queue):
             try:
                 await self._links.with_sender(queue, nothing)
             except REFUSED:
@@ -119,7 +125,7 @@ class ServiceBusTransport(Transport):
         check_messages(NAME, self.abilities, messages)
         if not messages:
             return
-        with speaking(queue):
+        with raised_as_ours(queue):
             await self._links.with_sender(queue, lambda sender: send_all(sender, messages))
 
     async def receive(self, queue: str, *, at_most: int, wait: timedelta, hold: timedelta) -> list[Delivery]:
@@ -133,7 +139,7 @@ class ServiceBusTransport(Transport):
     async def renew(self, delivery: Delivery, hold: timedelta) -> Delivery:
         del hold
         receipt: Receipt = delivery.receipt
-        until = await self._tell(delivery, lambda receiver: receiver.renew_message_lock(receipt.message))
+        until = await self._with_link(delivery, lambda receiver: receiver.renew_message_lock(receipt.message))
         renewed = replace(delivery, held_until=until)
         if (token := _token(delivery)) in self._held:
             self._held[token] = renewed
@@ -143,11 +149,11 @@ class ServiceBusTransport(Transport):
         await self._end(delivery, "complete_message")
 
     async def release(self, delivery: Delivery, after: timedelta = timedelta(0)) -> None:
-        """The service cannot wait: we go on holding it for so long, and a crash brings it back earlier."""
+        """Release a message. The service knows no delay: we hold the message for so long; a crash brings it back earlier."""
         if after <= timedelta(0):
             await self._end(delivery, "abandon_message")
             return
-        renewed = await self.renew(delivery, after)  # says at once if it is lost
+        renewed = await self.renew(delivery, after)  # raises at once if it is lost
         task = self._links.in_background(self._give_back_after(renewed, after))
         self._waiting[_token(delivery)] = task
 
@@ -156,7 +162,7 @@ class ServiceBusTransport(Transport):
         await self._end(delivery, "dead_letter_message", **words)
 
     async def depth(self, queue: str) -> Depth:
-        """The service counts what is held as ready; of that we know only what we hold ourselves."""
+        """The size of a queue. The service counts held messages as ready; we know only those that we hold."""
         self._forget_lapsed()
         ours = sum(it.queue == queue and not it.receipt.place.dead for it in self._held.values())
         counted = await self._administration.count(queue)
@@ -168,7 +174,7 @@ class ServiceBusTransport(Transport):
     # -- one delivery
 
     async def _receive(self, place: SubQueue, at_most: int, wait: timedelta) -> list[Delivery]:
-        with speaking(place.queue):
+        with raised_as_ours(place.queue):
             try:
                 found = await self._receive_apart(place, at_most, wait)
             except UNAVAILABLE as error:  # a link that was kept may have died meanwhile
@@ -181,7 +187,7 @@ class ServiceBusTransport(Transport):
         return deliveries
 
     async def _receive_apart(self, place: SubQueue, at_most: int, wait: timedelta) -> list[Receipt]:
-        """In a task that nobody cancels; if we are cancelled, what comes to it is given back."""
+        """Receive in a task that is never cancelled; if the caller is, messages that come later are given back."""
         enough = asyncio.Event()
         self._receiving.add(enough)
         most = min(at_most, MOST_AT_ONCE)
@@ -220,14 +226,14 @@ class ServiceBusTransport(Transport):
         async def end(receiver: ServiceBusReceiver) -> None:
             await getattr(receiver, how)(receipt.message, **words)
 
-        await self._tell(delivery, end)
+        await self._with_link(delivery, end)
         self._held.pop(_token(delivery), None)
 
-    async def _tell(self, delivery: Delivery, use: Callable[[ServiceBusReceiver], Awaitable[T]]) -> T:
-        """Say something about a message that we hold, over the link on which it came if that is still open."""
+    async def _with_link(self, delivery: Delivery, use: Callable[[ServiceBusReceiver], Awaitable[T]]) -> T:
+        """Use the link on which a message came, if it is still open, else another one."""
         receipt: Receipt = delivery.receipt
         try:
-            with speaking(delivery.queue, delivery):
+            with raised_as_ours(delivery.queue, delivery):
                 return await self._links.with_receiver(receipt.place, use, receipt.receiver)
         except DeliveryLostError:
             self._held.pop(_token(delivery), None)
@@ -252,7 +258,7 @@ class ServiceBusTransport(Transport):
             await self._end(delivery, "abandon_message")
 
     def _forget_lapsed(self) -> None:
-        """What nobody ended and nobody renewed is no longer ours."""
+        """Drop deliveries whose lock has ended: they are no longer ours."""
         now = datetime.now(UTC)
         for token in [token for token, it in self._held.items() if it.held_until < now]:
             del self._held[token]
@@ -264,22 +270,24 @@ class ServiceBusTransport(Transport):
         return self._opened
 
     async def _look(self, place: SubQueue) -> Depth:
-        with speaking(place.queue):
+        with raised_as_ours(place.queue):
             return await self._links.with_receiver(place, counted_by_looking)
 
 
 async def nothing(_: object) -> None:
-    """Being let in is enough."""
+    """Do nothing with a link: that it could be opened is enough."""
 
 
 async def send_all(sender: ServiceBusSender, messages: Sequence[Outgoing]) -> None:
-    """In as few transfers as they fit into."""
+    """Send messages in as few transfers as they fit into."""
     batch = await sender.create_message_batch()
     for message in messages:
         it = written(message)
         try:
             batch.add_message(it)
-        except MessageSizeExceededError:  # it is full; what does not fit into a new one is too large
+        except (
+            MessageSizeExceededError
+        ):  # the batch is full; a message that does not fit into a new one is too large
             await sender.send_messages(batch)
             batch = await sender.create_message_batch()
             batch.add_message(it)

@@ -1,4 +1,4 @@
-"""Making and counting queues, where we may: it takes the Manage right, and Azure itself (no emulator has it).
+"""Create and count queues, where we may: it takes the Manage right, and Azure itself (no emulator has it).
 
 Elsewhere a queue is looked through with peeks, which take nothing: enough for a person, slow for a full queue.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusReceiver
 
 
-# How a queue of ours is made: see docs/howto/azure-service-bus.md.
+# The settings of a new queue: see docs/howto/azure-service-bus.md.
 LOCK: Final = timedelta(minutes=2)
 MAX_DELIVERIES: Final = 5
 REMEMBERED: Final = timedelta(minutes=10)
@@ -40,7 +40,7 @@ FORBIDDEN: Final = {401, 403}
 
 
 class Administration:
-    """How to reach a namespace, and what we may do there beside sending and receiving."""
+    """Sign in to a namespace, create its queues and count their messages."""
 
     def __init__(
         self, connection_string: str, namespace: str, credential: AsyncTokenCredential | None
@@ -68,7 +68,7 @@ class Administration:
         return ServiceBusClient(self._namespace, self._identity(), **options)
 
     async def create(self, queue: str) -> bool:
-        """Make the queue as we need it; False where we may not, and it has to be there."""
+        """Create the queue as we need it; False where we may not: then it has to be there."""
         if not self._may:
             return False
         try:
@@ -86,7 +86,7 @@ class Administration:
         return True
 
     async def count(self, queue: str) -> Depth | None:
-        """What the service says about itself; None where we may not ask."""
+        """The size of a queue as the service counts it; None where we may not ask."""
         if not self._may:
             return None
         try:
@@ -117,7 +117,7 @@ class Administration:
         return self._administrator
 
     def _may_not(self, queue: str, error: AzureError) -> bool:
-        """Ask no more if we were forbidden to; whatever else it was is not for us to swallow."""
+        """Remember that administration is forbidden; raises any other error."""
         status = error.status_code if isinstance(error, HttpResponseError) else None
         if isinstance(error, ClientAuthenticationError) or status in FORBIDDEN:
             self._may = False
@@ -137,7 +137,7 @@ class Administration:
 
 
 async def counted_by_looking(receiver: ServiceBusReceiver) -> Depth:
-    """At most `MOST_LOOKED_AT` of them."""
+    """The size of a queue by peeking at its messages, at most `MOST_LOOKED_AT`."""
     ready = scheduled = looked_at = 0
     first = 1
     while looked_at < MOST_LOOKED_AT:

@@ -1,4 +1,4 @@
-"""What the Service Bus SDK raises, in our three sentences."""
+"""Errors of the Service Bus SDK as our own: unavailable, refused, or delivery lost."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ UNAVAILABLE: Final = (AzureError, OSError, TimeoutError, ValueError, RuntimeErro
 
 
 @contextmanager
-def speaking(queue: str, delivery: Delivery | None = None) -> Iterator[None]:
-    """Around every word with the broker about this queue, or about a message that we hold."""
+def raised_as_ours(queue: str, delivery: Delivery | None = None) -> Iterator[None]:
+    """Raise errors of the SDK as our own; they name the queue, or the message that is lost."""
     try:
         yield
     except TransportError:
@@ -61,12 +61,12 @@ def speaking(queue: str, delivery: Delivery | None = None) -> Iterator[None]:
 
 
 def may_work_again(error: BaseException) -> bool:
-    """Whether the link may be to blame, and not what was asked."""
+    """Whether the link may be to blame, and not the request."""
     return isinstance(error, UNAVAILABLE) and not isinstance(error, (*LOST, *REFUSED))
 
 
 def _said(error: Exception) -> str:
-    """With the reason inside: of a token that was refused the SDK says nothing itself."""
+    """The error with the reason inside it: about a refused token the SDK says nothing itself."""
     inner = getattr(error, "inner_exception", None)
     told = [str(it).strip() for it in (error, inner) if it is not None]
     return "; ".join(dict.fromkeys(filter(None, told))) or type(error).__name__

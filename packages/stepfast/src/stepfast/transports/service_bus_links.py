@@ -1,8 +1,8 @@
 """Senders and receivers that stay open: making one takes half a second.
 
 A receiver serves one receive at a time, so there are as many as there were receives side by side. Messages are ended
-over any of them: a lock belongs to nobody's link. What the SDK has begun is never cancelled in the middle, because it
-may have read half a frame; whoever is cancelled leaves it to end by itself.
+over any of them: a lock belongs to no link. A call of the SDK is never cancelled in the middle, because it may have read
+half a frame; a caller that is cancelled leaves it to end by itself.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class SubQueue(NamedTuple):
 
 
 class Links:
+    """The open senders and receivers of one client."""
+
     def __init__(self, client: ServiceBusClient) -> None:
         self._client = client
         self._senders: dict[str, ServiceBusSender] = {}
@@ -48,18 +50,18 @@ class Links:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def with_sender(self, queue: str, use: Callable[[ServiceBusSender], Awaitable[T]]) -> T:
-        """Use the sender of this queue, alone; once more with a new one if a kept one turns out to be broken."""
+        """Use the sender of this queue, one caller at a time; once more with a new one if a kept one is broken."""
         return await asyncio.shield(self.in_background(self._with_sender(queue, use)))
 
     async def with_receiver(
         self, place: SubQueue, use: Callable[[ServiceBusReceiver], Awaitable[T]], preferred: object = None
     ) -> T:
-        """Renew, end or peek with a receiver; others may receive with it meanwhile."""
+        """Renew, end or peek with a receiver; other callers may receive with it meanwhile."""
         return await asyncio.shield(self.in_background(self._with_receiver(place, use, preferred)))
 
     @asynccontextmanager
     async def lone_receiver(self, place: SubQueue) -> AsyncIterator[ServiceBusReceiver]:
-        """A receiver that nobody else receives with meanwhile."""
+        """A receiver for one caller alone."""
         receiver = self._idle[place].pop() if self._idle[place] else await self._new_receiver(place)
         try:
             yield receiver
@@ -89,7 +91,7 @@ class Links:
             self.retire(place, receiver)
 
     def retire(self, place: SubQueue, receiver: ServiceBusReceiver) -> None:
-        """Use it no more, and close it without waiting for that."""
+        """Stop using a receiver, and close it in the background."""
         for known in (self._open[place], self._idle[place]):
             if receiver in known:
                 known.remove(receiver)
@@ -104,7 +106,7 @@ class Links:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever wanted to know it may be gone
+            task.exception()  # its caller may be gone
 
     async def close(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -159,7 +161,7 @@ class Links:
         return receiver
 
     async def _opened(self, link: L) -> L:
-        """Open it now: a receive would count the opening as waiting, and with a short wait never come to an end."""
+        """Open a link now: a receive would count the opening as waiting, and with a short wait never succeed."""
         try:
             async with asyncio.timeout(OPENING):
                 await link.__aenter__()
@@ -170,7 +172,7 @@ class Links:
         return link
 
     async def _closed(self, link: ServiceBusSender | ServiceBusReceiver) -> None:
-        """With its socket, which the SDK forgets where a connection broke."""
+        """Close a link and its socket, which the SDK leaves open where a connection broke."""
         for end in (link, self._sockets.pop(link, None)):
             with suppress(*UNAVAILABLE):
                 async with asyncio.timeout(CLOSING):

@@ -29,7 +29,7 @@ OF_DEAD_LETTERS: Final = {"DeadLetterReason", "DeadLetterErrorDescription"}
 
 @dataclass(frozen=True)
 class Receipt:
-    """What it takes to end a delivery."""
+    """What is needed to end a delivery."""
 
     place: SubQueue
     receiver: ServiceBusReceiver
@@ -54,7 +54,7 @@ def written(message: Outgoing) -> ServiceBusMessage:
 
 
 def _number(message: Outgoing, value: int) -> Any:
-    """The SDK takes every number for one of 32 bits, unless it is told."""
+    """A property with the type of its number, which the SDK would take for one of 32 bits."""
     if -(2**31) <= value < 2**31:
         return value
     if -(2**63) <= value < 2**63:
@@ -84,7 +84,7 @@ def read(receipt: Receipt, queue: str) -> Delivery:
 
 
 def body_of(message: ServiceBusReceivedMessage) -> str:
-    """A text, whatever the sender chose to write: bytes in one piece or several, a value, or rows of values."""
+    """The body as a text, also if the sender wrote bytes in one piece or several, a value, or rows of values."""
     match message.body_type:
         case AmqpMessageBodyType.DATA:
             return b"".join(cast("Iterable[bytes]", message.body)).decode("utf-8", "replace")
@@ -101,7 +101,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say of a value of AMQP."""
+    """A value of AMQP as JSON can write it."""
     match value:
         case bytes():
             return _text(value)
