@@ -55,7 +55,7 @@ class Group:
             self.observer.database.close()
 
     def recover(self) -> None:
-        worker = SingleThreadedWorker(self.app, "survivor")
+        worker = SingleThreadedWorker(self.app, "recovering")
         worker.declare_others_dead()
         worker.finish()
         check_complete(self.observer, self.run.id, self.shop)
