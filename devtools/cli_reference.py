@@ -1,4 +1,4 @@
-"""Every command of `stepfast`, with its arguments and options, from the command line itself.
+"""Every command of `stepfast`, in the groups of its help, with arguments and options, from the command line itself.
 
 `docs/reference/cli.md` includes it through cog.
 """
@@ -21,13 +21,21 @@ def root() -> Any:
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by the words one types."""
+    """Every command that is no group, by the words of its line."""
     yield from _below("stepfast", root())
 
 
 def text() -> str:
-    """A section per command."""
-    return "\n".join(section for name, command in commands() for section in _section(name, command))
+    """A part per group, with a section per command."""
+    return "\n".join(_parts())
+
+
+def _parts() -> Iterator[str]:
+    for group, commands_of_group in root().groups(None).items():
+        yield f"## {group}\n"
+        for word, command in commands_of_group.items():
+            for name, below in _below(f"stepfast {word}", command):
+                yield from _section(name, below)
 
 
 def options(command: Any) -> list[Any]:
@@ -47,7 +55,7 @@ def _section(name: str, command: Any) -> Iterator[str]:
     typed = [
         f"[{_label(it)}]" if not it.required and "[" not in _label(it) else _label(it) for it in arguments
     ]
-    yield f"## {' '.join([name, *typed])}\n"
+    yield f"### {' '.join([name, *typed])}\n"
     yield f"{_plain(command.help)}\n"
     own = [it for it in options(command) if not SHARED.intersection(it.opts)]
     if own:

@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 from stepfast import Stepfast
-from stepfast.admin.encryption import keys_in_use, rotate
 
 VARIABLE = "STEPFAST_SECRET_KEY"
 OLD, NEW = "only for this example: an old key of 40+", "only for this example: the new key of 40+"
@@ -49,9 +48,10 @@ def main() -> int:
 
     # The new key first: it encrypts. The old key still decrypts until all rows use the new one.
     os.environ[VARIABLE] = f"{NEW},{OLD}"
-    print(f"rows encrypted anew: {rotate(app.database).renewed}")
+    print(f"rows encrypted anew: {app.operator.rotate_encryption().renewed}")
     os.environ[VARIABLE] = NEW
-    print(f"keys: {len(keys_in_use(app.database))}")
+    needed = [key for key in app.operator.encryption_keys() if key.documents]
+    print(f"keys: {len(needed)}")
     still = app.result_of(job.id).result == result
 
     # Without encryption, masking rules hide it wherever it is shown.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +18,7 @@ import pytest
 import stepfast
 import stepfast_diamonds
 import stepfast_emulators
-from stepfast import applications, tasks, testing, transports, webhooks
+from stepfast import applications, reports, tasks, testing, transports, webhooks
 from stepfast.applications import commands
 from stepfast.database.dialects import DIALECTS, Dialect
 from stepfast.jobs.state import TRANSITIONS, JobState
@@ -102,7 +104,9 @@ def test_the_public_names_are_these() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [applications, commands, tasks, testing, transports, webhooks], ids=lambda it: it.__name__
+    "module",
+    [applications, commands, reports, tasks, testing, transports, webhooks],
+    ids=lambda it: it.__name__,
 )
 def test_the_names_for_applications_are_there(module: ModuleType) -> None:
     assert module.__all__ == sorted(module.__all__, key=_as_ruff_sorts)
@@ -156,6 +160,45 @@ def test_transactions_are_opened_in_few_places_only() -> None:
         "database",
         "stepfast_diamonds",
     }
+
+
+# The command line may name the states of jobs, and describe the error of an application that cannot be loaded.
+KNOWN_TO_THE_COMMAND_LINE = {"stepfast.admin.operator", "stepfast.jobs.retry", "stepfast.jobs.state"}
+
+
+def test_the_command_line_goes_through_the_operator() -> None:
+    """So Python code can do whatever a command can. Types come from `stepfast.reports`."""
+    behind = ("stepfast.admin", "stepfast.jobs", "stepfast.limits", "stepfast.outbox", "stepfast.runs")
+    offenders = [
+        f"{relative(path)}: {module}"
+        for path in FILES
+        if relative(path).startswith("cli/")
+        for module in _imported_at_run_time(ast.parse(path.read_text()))
+        if module.startswith(behind) and module not in KNOWN_TO_THE_COMMAND_LINE
+    ]
+
+    assert offenders == []
+
+
+def _imported_at_run_time(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                continue
+            case ast.Import(names=names):
+                yield from (name.name for name in names)
+            case ast.ImportFrom(module=str(module)):
+                yield module
+            case _:
+                yield from _imported_at_run_time(child)
+
+
+def test_reports_are_light_and_all_there() -> None:
+    script = "import stepfast, sys; before = set(sys.modules); import stepfast.reports; print(set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+
+    assert done.stdout.strip() == "{'stepfast.reports'}"
+    assert [name for name in reports.__all__ if not hasattr(reports, name)] == []
 
 
 def test_a_function_of_a_transaction_never_opens_another() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 import stepfast
 from devtools import architecture, cli_reference
-from stepfast import Step, Stepfast, Transaction, applications, errors, telemetry, testing
+from stepfast import Step, Stepfast, Transaction, applications, errors, reports, telemetry, testing
 from stepfast.admin.operator import Operator
 from stepfast.applications import commands
 from stepfast.config import WorkerSettings
@@ -197,8 +197,8 @@ def test_every_command_and_every_option_is_documented() -> None:
     text = (REFERENCE / "cli.md").read_text()
 
     for name, command in cli_reference.commands():
-        assert f"## {name}" in text
-        section = text.partition(f"## {name}")[2].partition("\n## ")[0]
+        assert f"### {name}" in text
+        section = text.partition(f"### {name}")[2].partition("\n### ")[0]
         missing = [
             it.opts[0]
             for it in cli_reference.options(command)
@@ -282,6 +282,7 @@ def test_every_public_name_is_documented() -> None:
         "tx.": {"execute", "execute_many", "query", "savepoint"} & _public(Transaction),
         "applications ": {*applications.__all__, *commands.__all__},
         "operator ": _public(Operator),
+        "reports ": set(reports.__all__),
         "testing ": {*testing.__all__, *_public(testing.Report), *_public(testing.Clock) - {"restore"}},
     }
 
@@ -336,7 +337,7 @@ def test_every_error_is_documented() -> None:
 
 def test_every_verb_of_the_audit_is_documented() -> None:
     text = (ROOT / "docs" / "howto" / "audit.md").read_text()
-    sources = "\n".join(path.read_text() for path in SOURCES if "admin" in path.parts)
+    sources = "\n".join(path.read_text() for path in SOURCES if path.parent.name == "admin")
     verbs = set(re.findall(r'"((?:job|queue|leases|dead-letters|schedule|outbox|limit)\.[a-z-]+)"', sources))
     assert len(verbs) > 10
 

@@ -15,7 +15,7 @@ from examples.catalogue.shop import OPENED, Shop
 from stepfast import Stepfast
 
 if TYPE_CHECKING:
-    from stepfast.applications import RunReport
+    from stepfast.reports import RunReport
 
 TABLE = "CREATE TABLE item (id VARCHAR(20) NOT NULL PRIMARY KEY, price INTEGER NOT NULL, gone_at BIGINT)"
 

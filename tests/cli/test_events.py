@@ -1,4 +1,4 @@
-"""`stepfast events` and `stepfast keys`."""
+"""`stepfast events` and `stepfast encryption`."""
 
 from __future__ import annotations
 
@@ -76,12 +76,14 @@ def test_encrypted_jobs_are_shown_with_the_key_only(
 
     assert cli.json("jobs", "show", job_id)["payload"] == "encrypted"
     assert cli.json("jobs", "show", job_id, "--decrypt")["payload"] == {"card": "4111"}
-    assert cli.json("keys", "list") == [{"key": key_id(KEY), "documents": 1, "here": True, "seals": True}]
+    assert cli.json("encryption", "list") == [
+        {"key": key_id(KEY), "documents": 1, "here": True, "seals": True}
+    ]
     monkeypatch.setenv("STEPFAST_SECRET_KEY", OTHER)
     assert "needs key" in cli("jobs", "show", job_id, "--decrypt", code=1)
-    cli("keys", "rotate", code=1)
+    cli("encryption", "rotate", code=1)
     monkeypatch.setenv("STEPFAST_SECRET_KEY", f"{OTHER},{KEY}")
-    assert f"key {key_id(OTHER)}: 1 rows encrypted anew" in cli("keys", "rotate")
-    assert key_id(OTHER) in cli("keys", "list")
+    assert f"key {key_id(OTHER)}: 1 rows encrypted anew" in cli("encryption", "rotate")
+    assert key_id(OTHER) in cli("encryption", "list")
     monkeypatch.delenv("STEPFAST_SECRET_KEY")
-    assert "STEPFAST_SECRET_KEY is not set" in cli("keys", "rotate", code=1)
+    assert "STEPFAST_SECRET_KEY is not set" in cli("encryption", "rotate", code=1)

@@ -20,8 +20,8 @@ from rich.console import Console
 
 from devtools import cli_reference
 from stepfast.admin.run_reports import ErrorGroup
-from stepfast.admin.run_status import JobFacts, RunFacts, watch_run, why
-from stepfast.cli.run_watch import STILL, Asked, Lines, bars
+from stepfast.admin.run_status import JobFacts, RunFacts, why
+from stepfast.cli.run_watch import STILL, Lines, bars
 from stepfast.runs.run import RunState
 from tests.support import rows
 from tests.support.failing_runs import (
@@ -357,9 +357,10 @@ def test_bars_follow_the_partitions(app: Stepfast) -> None:
     out = io.StringIO()
     screen = Console(file=out, force_terminal=True, width=120, height=30)
 
-    with bars(Asked(app.database, run.id), screen) as show, app.worker():
-        for progress, observer in watch_run(app.database, run.id, poll=0.01, every=0.1):
-            show(progress, observer)
+    observer = app.runs.observe(run.id)
+    with bars(observer, screen) as show, app.worker():
+        for progress in observer.watch(poll=0.01, every=0.1):
+            show(progress)
 
     text = out.getvalue()
     assert FIRST in text
@@ -373,11 +374,12 @@ def test_whoever_watches_a_run_that_does_not_move_is_told_why_once(
 ) -> None:
     catalogue(app, table=False)
     run = app.runs.start("catalogue")
-    show = Lines(Asked(app.database, run.id))
-    ((progress, observer), *_) = islice(watch_run(app.database, run.id), 1)
+    observer = app.runs.observe(run.id)
+    show = Lines(observer)
+    (progress, *_) = islice(observer.watch(), 1)
 
     for still in (0.0, STILL + 1, STILL + 2, 3 * STILL):
-        show(replace(progress, still_for=still), observer)
+        show(replace(progress, still_for=still))
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("planning; 0 rows")

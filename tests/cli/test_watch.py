@@ -130,7 +130,7 @@ def test_every_exit_code_is_in_the_reference(cli: Cli, monkeypatch: pytest.Monke
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stepfast.cli.queues.opened", interrupted)
+    monkeypatch.setattr("stepfast.cli.queues.operating", interrupted)
     cli("queues", "list", code=130)
 
     reference = (ROOT / "docs" / "reference" / "cli.md").read_text()

@@ -1,23 +1,14 @@
--- admin.audit.WRITE_DOWN
+-- admin.audit.INSERT_ENTRY
 INSERT INTO stepfast_audit (id, at, ended_at, who, what, subject, why, touched, detail)
 VALUES (%(id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), CASE WHEN %(ended)s = 1 THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) END, %(who)s, %(what)s, %(subject)s, %(why)s, %(touched)s, %(detail)s)
 
--- admin.audit.ADD
+-- admin.audit.ADD_TOUCHED
 UPDATE stepfast_audit SET touched = touched + %(touched)s WHERE id = %(id)s AND ended_at IS NULL
 
--- admin.audit.END
+-- admin.audit.END_ENTRY
 UPDATE stepfast_audit SET ended_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND ended_at IS NULL
 
--- admin.audit.LOOK
-SELECT id FROM stepfast_audit WHERE at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s ORDER BY at, id LIMIT %(limit)s
-
--- admin.audit.OLD
-SELECT id FROM stepfast_audit WHERE at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s ORDER BY at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- admin.audit.FORGET
-DELETE FROM stepfast_audit WHERE id IN %(ids)s
-
--- admin.audit.NEWEST
+-- admin.audit.LIST_ENTRIES
 SELECT id, at, ended_at, who, what, subject, why, touched, detail
   FROM stepfast_audit
  WHERE (%(any_who)s = 1 OR who = %(who)s) AND (%(any_what)s = 1 OR what = %(what)s)
@@ -25,10 +16,19 @@ SELECT id, at, ended_at, who, what, subject, why, touched, detail
    AND (at < %(at)s OR at = %(at)s AND id < %(before)s)
  ORDER BY at DESC, id DESC LIMIT %(limit)s
 
--- admin.audit.PLACE
+-- admin.audit.ENTRY_TIME
 SELECT at FROM stepfast_audit WHERE id = %(id)s
 
--- admin.dead_letters.NEWEST
+-- admin.audit.ANY_OLD_ENTRY
+SELECT id FROM stepfast_audit WHERE at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s ORDER BY at, id LIMIT %(limit)s
+
+-- admin.audit.OLD_ENTRIES
+SELECT id FROM stepfast_audit WHERE at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s ORDER BY at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- admin.audit.FORGET_ENTRIES
+DELETE FROM stepfast_audit WHERE id IN %(ids)s
+
+-- admin.dead_letters.LIST_DEAD
    SELECT 
    id, state, kind, queue, priority, unique_key, step,
    failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
@@ -38,26 +38,26 @@ FROM stepfast_archive
       AND (%(any_error)s = 1 OR error_group = %(error_group)s)
     ORDER BY finished_at DESC, id DESC LIMIT %(limit)s
 
--- admin.dead_letters.ENDED_STATE
+-- admin.dead_letters.LOCK_ENDED_JOB
 SELECT state FROM stepfast_archive WHERE id = %(id)s FOR UPDATE
 
--- admin.debts.LOCK
-SELECT feed, name, state, tries FROM stepfast_debt WHERE id = %(id)s FOR UPDATE
-
--- admin.debts.ACCEPT
-UPDATE stepfast_debt SET state = 'closed', closed_by = NULL, closed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), reason = %(reason)s
- WHERE id = %(id)s AND state = 'open'
-
--- admin.debts.TRY_AGAIN
-UPDATE stepfast_debt SET state = 'open', tries = 0, closed_by = NULL, closed_at = NULL, reason = NULL
- WHERE id = %(id)s AND (state = 'closed' OR tries > 0)
-
--- admin.debts.LIST
+-- admin.debts.LIST_DEBTS
 SELECT id, feed, CASE WHEN state = 'open' AND tries >= %(tries)s THEN 'given up' ELSE state END, name, window_from,
        window_to, tries, run_id, opened_at, closed_at, closed_by, reason
   FROM stepfast_debt
  WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(everything)s = 1 OR state = 'open')
  ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.debts.LOCK_DEBT
+SELECT feed, name, state, tries FROM stepfast_debt WHERE id = %(id)s FOR UPDATE
+
+-- admin.debts.CLOSE_DEBT
+UPDATE stepfast_debt SET state = 'closed', closed_by = NULL, closed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), reason = %(reason)s
+ WHERE id = %(id)s AND state = 'open'
+
+-- admin.debts.REOPEN_DEBT
+UPDATE stepfast_debt SET state = 'open', tries = 0, closed_by = NULL, closed_at = NULL, reason = NULL
+ WHERE id = %(id)s AND (state = 'closed' OR tries > 0)
 
 -- admin.doctor.broker.FEEDS
 SELECT count(*) FROM stepfast_feed
@@ -162,17 +162,17 @@ PRAGMA journal_mode
 -- admin.doctor.sqlite.SYNCHRONOUS
 PRAGMA synchronous
 
--- admin.encryption.JOBS
+-- admin.encryption.ENCRYPTED_JOBS
 SELECT id, kind, fence, payload, cursor_json FROM stepfast_job
  WHERE id > %(after)s AND (payload LIKE %(inside)s OR cursor_json LIKE %(inside)s)
  ORDER BY id LIMIT %(limit)s FOR UPDATE
 
--- admin.encryption.ARCHIVE
+-- admin.encryption.ENCRYPTED_ENDED
 SELECT id, kind, payload, cursor_json, result FROM stepfast_archive
  WHERE id > %(after)s AND (payload LIKE %(inside)s OR cursor_json LIKE %(inside)s OR result LIKE %(inside)s)
  ORDER BY id LIMIT %(limit)s FOR UPDATE
 
--- admin.encryption.EVENTS
+-- admin.encryption.ENCRYPTED_EVENTS
 SELECT id, name, payload FROM stepfast_event
  WHERE id > %(after)s AND payload LIKE %(inside)s
  ORDER BY id LIMIT %(limit)s FOR UPDATE
@@ -186,45 +186,14 @@ UPDATE stepfast_archive SET payload = %(payload)s, cursor_json = %(cursor)s, res
 -- admin.encryption.WRITE_EVENT
 UPDATE stepfast_event SET payload = %(payload)s WHERE id = %(id)s
 
--- admin.events.WAITS
+-- admin.events.LIST_WAITS
 SELECT w.name, w.job_id, j.kind, j.queue, j.ready_at
   FROM stepfast_wait w JOIN stepfast_job j ON j.id = w.job_id AND j.fence = w.fence AND j.state = 'scheduled'
  ORDER BY w.id LIMIT %(limit)s
 
--- admin.events.KEPT
+-- admin.events.LIST_KEPT
 SELECT name, event_id, sent_at, until_at, payload FROM stepfast_event
  WHERE until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ORDER BY id LIMIT %(limit)s
-
--- admin.jobs.STATE
-SELECT state, queue FROM stepfast_job WHERE id = %(id)s
-UNION ALL SELECT state, queue FROM stepfast_archive WHERE id = %(id)s
-
--- admin.jobs.HASTEN
-UPDATE stepfast_job SET state = 'ready', ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND state = 'scheduled'
-
--- admin.jobs.PARENTS
-SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
-  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
-       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
- WHERE d.child_id = %(id)s 
- ORDER BY d.parent_id LIMIT %(limit)s
-
--- admin.jobs.MEMBERS
-SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
-  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
-       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
- WHERE d.child_id = %(id)s AND d.bond = 'member'
- ORDER BY d.parent_id LIMIT %(limit)s
-
--- admin.jobs.CHILDREN
-SELECT d.child_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
-  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.child_id
-       LEFT JOIN stepfast_archive a ON a.id = d.child_id
- WHERE d.parent_id = %(id)s 
- ORDER BY d.child_id LIMIT %(limit)s
-
--- admin.jobs.JOB
-SELECT state, kind FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT state, kind FROM stepfast_archive WHERE id = %(id)s
 
 -- admin.jobs.LIST_LIVE
 SELECT 
@@ -271,71 +240,72 @@ FROM stepfast_archive
     created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
 , payload, cursor_json, result, result_expired_at FROM stepfast_archive WHERE id = %(id)s
 
--- admin.jobs.LOGS
+-- admin.jobs.JOB_LOGS
 SELECT at, level, step, message FROM stepfast_log WHERE job_id = %(id)s ORDER BY id DESC LIMIT %(limit)s
 
--- admin.masks.KNOWN
+-- admin.jobs.JOB_PARENTS
+SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
+       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = %(id)s 
+ ORDER BY d.parent_id LIMIT %(limit)s
+
+-- admin.jobs.GROUP_MEMBERS
+SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
+       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = %(id)s AND d.bond = 'member'
+ ORDER BY d.parent_id LIMIT %(limit)s
+
+-- admin.jobs.JOB_CHILDREN
+SELECT d.child_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.child_id
+       LEFT JOIN stepfast_archive a ON a.id = d.child_id
+ WHERE d.parent_id = %(id)s 
+ ORDER BY d.child_id LIMIT %(limit)s
+
+-- admin.jobs.STATE_AND_KIND
+SELECT state, kind FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT state, kind FROM stepfast_archive WHERE id = %(id)s
+
+-- admin.jobs.STATE_AND_QUEUE
+SELECT state, queue FROM stepfast_job WHERE id = %(id)s
+UNION ALL SELECT state, queue FROM stepfast_archive WHERE id = %(id)s
+
+-- admin.jobs.HASTEN_JOB
+UPDATE stepfast_job SET state = 'ready', ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND state = 'scheduled'
+
+-- admin.masks.KNOWN_RULES
 SELECT id FROM stepfast_mask ORDER BY id
 
--- admin.masks.FRESH
+-- admin.masks.FRESH_RULES
 SELECT id FROM stepfast_mask WHERE id IN %(ids)s AND seen_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
 
--- admin.masks.DECLARE
+-- admin.masks.DECLARE_RULE
 INSERT INTO stepfast_mask (id, seen_at) VALUES (%(id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id
 
--- admin.masks.CONFIRM
+-- admin.masks.CONFIRM_RULE
 UPDATE stepfast_mask SET seen_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s
 
--- admin.masks.FORGET
+-- admin.masks.FORGET_RULES
 DELETE FROM stepfast_mask WHERE seen_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
 
--- admin.outbox.STATE
-SELECT state FROM stepfast_outbox WHERE id = %(id)s FOR UPDATE
-
--- admin.outbox.REVIVE
-UPDATE stepfast_outbox
-   SET state = 'waiting', attempts = 0, since_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ended_at = NULL
- WHERE id = %(id)s AND state = 'dead'
-
--- admin.outbox.REVIVE_MANY
-UPDATE stepfast_outbox
-   SET state = 'waiting', attempts = 0, since_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ended_at = NULL
- WHERE id IN %(ids)s AND state = 'dead'
-
--- admin.outbox.HASTEN
-UPDATE stepfast_outbox SET due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND state = 'waiting' AND due_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-
--- admin.outbox.PURGE
-DELETE FROM stepfast_outbox WHERE id IN %(ids)s AND state = 'dead'
-
--- admin.outbox.CHOOSE
-   SELECT id FROM stepfast_outbox WHERE 
-   state = 'dead' AND ended_at <= %(until)s AND (%(any_channel)s = 1 OR channel = %(channel)s)
-      AND (%(any_destination)s = 1 OR destination = %(destination)s)
-ORDER BY ended_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- admin.outbox.COUNT
-SELECT count(*) FROM stepfast_outbox WHERE 
-    state = 'dead' AND ended_at <= %(until)s AND (%(any_channel)s = 1 OR channel = %(channel)s)
-       AND (%(any_destination)s = 1 OR destination = %(destination)s)
-
--- admin.outbox.NEWEST
+-- admin.outbox.NEWEST_MESSAGES
 SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
 
--- admin.outbox.WAITING
+-- admin.outbox.WAITING_MESSAGES
 SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE state = 'waiting' AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
 
--- admin.outbox.ENDED
+-- admin.outbox.ENDED_MESSAGES
 SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE state = %(state)s AND ended_at IS NOT NULL AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s)
  ORDER BY ended_at DESC, id DESC LIMIT %(limit)s
 
--- admin.outbox.OF_JOB
+-- admin.outbox.MESSAGES_OF_JOB
 SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE job_id = %(job_id)s AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
 
--- admin.outbox.SHOW
+-- admin.outbox.SHOW_MESSAGE
 SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error, destination, dedupe_key, trace, headers, body FROM stepfast_outbox WHERE id = %(id)s
 
--- admin.outbox.UNSENT
+-- admin.outbox.UNSENT_BY_DESTINATION
 SELECT destination, min(channel), min(address), sum(waiting), sum(dead)
   FROM (SELECT destination, channel, address, 1 AS waiting, 0 AS dead
           FROM stepfast_outbox WHERE state = 'waiting'
@@ -344,58 +314,88 @@ SELECT destination, min(channel), min(address), sum(waiting), sum(dead)
           FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL) unsent
  GROUP BY destination ORDER BY destination LIMIT %(limit)s
 
--- admin.outbox.HEAD
+-- admin.outbox.FIRST_WAITING
 SELECT created_at, due_at, last_error FROM stepfast_outbox
  WHERE state = 'waiting' AND destination = %(destination)s ORDER BY seq LIMIT 1
 
--- admin.outbox.ALERTS
+-- admin.outbox.LIST_ALERTS
 SELECT id, severity, title, raised, untold, first_at, last_at, notified_at, notify_at, body, message_ids,
        CASE WHEN quiet_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 1 ELSE 0 END
   FROM stepfast_alert ORDER BY last_at DESC LIMIT %(limit)s
 
--- admin.outbox.STATES
+-- admin.outbox.MESSAGE_STATES
 SELECT id, state, last_error FROM stepfast_outbox WHERE id IN %(ids)s
 
--- admin.quarantine.LIST
+-- admin.outbox.MESSAGE_STATE
+SELECT state FROM stepfast_outbox WHERE id = %(id)s FOR UPDATE
+
+-- admin.outbox.REVIVE_MESSAGE
+UPDATE stepfast_outbox
+   SET state = 'waiting', attempts = 0, since_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ended_at = NULL
+ WHERE id = %(id)s AND state = 'dead'
+
+-- admin.outbox.REVIVE_MESSAGES
+UPDATE stepfast_outbox
+   SET state = 'waiting', attempts = 0, since_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ended_at = NULL
+ WHERE id IN %(ids)s AND state = 'dead'
+
+-- admin.outbox.HASTEN_MESSAGE
+UPDATE stepfast_outbox SET due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND state = 'waiting' AND due_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- admin.outbox.PURGE_MESSAGES
+DELETE FROM stepfast_outbox WHERE id IN %(ids)s AND state = 'dead'
+
+-- admin.outbox.CHOOSE_DEAD
+   SELECT id FROM stepfast_outbox WHERE 
+   state = 'dead' AND ended_at <= %(until)s AND (%(any_channel)s = 1 OR channel = %(channel)s)
+      AND (%(any_destination)s = 1 OR destination = %(destination)s)
+ORDER BY ended_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- admin.outbox.COUNT_DEAD
+SELECT count(*) FROM stepfast_outbox WHERE 
+    state = 'dead' AND ended_at <= %(until)s AND (%(any_channel)s = 1 OR channel = %(channel)s)
+       AND (%(any_destination)s = 1 OR destination = %(destination)s)
+
+-- admin.quarantine.LIST_ENTRIES
 SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
        note FROM stepfast_quarantine
  WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
    AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s) AND (%(everything)s = 1 OR state IN ('open', 'replaying'))
  ORDER BY id DESC LIMIT %(limit)s
 
--- admin.quarantine.GROUPS
+-- admin.quarantine.ENTRY_GROUPS
 SELECT feed, stage, code, count(*), min(first_seen_at), max(last_seen_at), min(message) FROM stepfast_quarantine
  WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
    AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s) AND (%(everything)s = 1 OR state IN ('open', 'replaying'))
  GROUP BY feed, stage, code ORDER BY count(*) DESC, feed, stage, code LIMIT %(limit)s
 
--- admin.quarantine.SHOW
+-- admin.quarantine.SHOW_ENTRY
 SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
            note, content_hash, payload FROM stepfast_quarantine WHERE id = %(id)s
 
--- admin.quarantine.CHOOSE
+-- admin.quarantine.CHOOSE_ENTRIES
 SELECT id, feed FROM stepfast_quarantine
  WHERE id > %(after)s AND state IN ('open', 'replaying') AND (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
    AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s)
  ORDER BY id LIMIT %(limit)s
 FOR UPDATE
 
--- admin.quarantine.COUNT
+-- admin.quarantine.COUNT_ENTRIES
 SELECT count(*) FROM stepfast_quarantine WHERE state IN ('open', 'replaying') AND (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
        AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s)
 
--- admin.quarantine.STATE
+-- admin.quarantine.ENTRY_STATE
 SELECT state FROM stepfast_quarantine WHERE id = %(id)s
 
--- admin.quarantine.REPLAY
+-- admin.quarantine.REPLAY_ENTRY
 UPDATE stepfast_quarantine SET state = 'replaying', note = %(note)s
  WHERE id = %(id)s AND state IN ('open', 'replaying')
 
--- admin.quarantine.DISCARD
+-- admin.quarantine.DISCARD_ENTRY
 UPDATE stepfast_quarantine SET state = 'discarded', note = %(note)s
  WHERE id = %(id)s AND state IN ('open', 'replaying')
 
--- admin.quarantine.QUEUE
+-- admin.quarantine.QUEUE_OF_FEED
 SELECT j.queue, r.started_at FROM stepfast_run r JOIN stepfast_job j ON j.id = r.job_id WHERE r.feed = %(feed)s
  UNION ALL
 SELECT a.queue, r.started_at FROM stepfast_run r JOIN stepfast_archive a ON a.id = r.job_id WHERE r.feed = %(feed)s
@@ -514,12 +514,12 @@ SELECT k.id, k.job_id, COALESCE(j.state, a.state),
  WHERE k.id > %(first)s AND k.id < %(last)s
  ORDER BY k.id DESC LIMIT %(limit)s
 
--- admin.statistics.ENDED
+-- admin.statistics.ENDED_BY_KIND
 SELECT kind, state, count(*) FROM stepfast_archive
  WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(span)s AND (%(any_kind)s = 1 OR kind = %(kind)s)
  GROUP BY kind, state
 
--- admin.statistics.TIMES
+-- admin.statistics.TIMES_BY_KIND
 SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5 + 1 THEN took END),
        max(CASE WHEN place >= many * 0.95 AND place < many * 0.95 + 1 THEN took END), max(took), avg(waited)
   FROM (SELECT kind, finished_at - leased_at AS took, leased_at - ready_at AS waited,
@@ -529,30 +529,30 @@ SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5
          WHERE state = 'done' AND finished_at >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(span)s AND leased_at IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)) AS timed
  GROUP BY kind
 
--- admin.statistics.FAILED
+-- admin.statistics.FAILED_BY_KIND
 SELECT kind, error_group, sum(CASE state WHEN 'dead' THEN 1 ELSE 0 END), 0,
        sum(CASE state WHEN 'done' THEN 1 ELSE 0 END), max(finished_at), max(id)
   FROM stepfast_archive
  WHERE state IN ('done', 'dead') AND finished_at >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(span)s AND error_group IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)
  GROUP BY kind, error_group
 
--- admin.statistics.RETRYING
+-- admin.statistics.RETRYING_BY_KIND
 SELECT kind, error_group, 0, count(*), 0, max(updated_at), max(id)
   FROM stepfast_job
  WHERE updated_at >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(span)s AND error_group IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)
  GROUP BY kind, error_group
 
--- admin.statistics.PAUSED
+-- admin.statistics.PAUSED_QUEUES
 SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL
 
--- admin.statistics.WORKERS
+-- admin.statistics.COUNT_WORKERS
 SELECT count(*) FROM stepfast_worker WHERE state = 'alive' AND alive_until >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- admin.statistics.OUTBOX
+-- admin.statistics.UNSENT_MESSAGES
 SELECT state, count(*), min(created_at) FROM stepfast_outbox
  WHERE state IN ('waiting', 'dead') GROUP BY state
 
--- admin.statistics.LIMITS
+-- admin.statistics.LIST_LIMITS
 SELECT l.id, l.slots, l.arrival_at, l.gap, l.tolerance, l.due_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        (SELECT count(*) FROM stepfast_slot s WHERE s.limit_id = l.id),
        (SELECT count(*) FROM stepfast_job j WHERE j.held_by = l.id AND j.state = 'held')
@@ -561,18 +561,18 @@ SELECT l.id, l.slots, l.arrival_at, l.gap, l.tolerance, l.due_at, TIMESTAMPDIFF(
  ORDER BY CASE WHEN l.due_at IS NULL THEN 1 ELSE 0 END, l.id
  LIMIT %(limit)s
 
--- admin.sweeps.QUEUE
-SELECT queue FROM stepfast_job WHERE id = %(id)s
-
--- admin.sweeps.BACK
-UPDATE stepfast_run SET gone = gone - %(back)s WHERE id = %(id)s AND gone >= %(back)s
-
--- admin.sweeps.LIST
+-- admin.sweeps.LIST_SWEEPS
 SELECT id, feed, state, gone, started_at, frontier FROM stepfast_run
  WHERE kind = 'full' AND (%(any_feed)s = 1 OR feed = %(feed)s) AND frontier LIKE '{"type":"sweep"%%'
  ORDER BY started_at DESC, id DESC LIMIT %(limit)s
 
--- admin.tasks.LATEST
+-- admin.sweeps.QUEUE_OF_JOB
+SELECT queue FROM stepfast_job WHERE id = %(id)s
+
+-- admin.sweeps.COUNT_BACK
+UPDATE stepfast_run SET gone = gone - %(back)s WHERE id = %(id)s AND gone >= %(back)s
+
+-- admin.tasks.LATEST_TASKS
 SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
        COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
   FROM stepfast_task t LEFT JOIN stepfast_job j ON j.id = t.id LEFT JOIN stepfast_archive a ON a.id = t.id
@@ -581,7 +581,7 @@ SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
    AND (%(any_state)s = 1 OR COALESCE(j.state, a.state, 'forgotten') = %(state)s)
  ORDER BY t.received_at DESC, t.id DESC LIMIT %(limit)s
 
--- admin.tasks.ONE
+-- admin.tasks.ONE_TASK
 SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
        COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
   FROM stepfast_task t LEFT JOIN stepfast_job j ON j.id = t.id LEFT JOIN stepfast_archive a ON a.id = t.id
@@ -589,21 +589,18 @@ SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
  WHERE (t.id = %(id)s OR t.task_id = %(id)s) AND (%(any_client)s = 1 OR t.client = %(client)s)
  ORDER BY t.received_at DESC, t.id DESC LIMIT 1
 
--- admin.tasks.RESULT
+-- admin.tasks.TASK_RESULT
 SELECT result FROM stepfast_archive WHERE id = %(id)s
 
--- admin.tasks.WEBHOOKS
+-- admin.tasks.END_WEBHOOKS
 SELECT id, state, address, attempts, last_error FROM stepfast_outbox
  WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' ORDER BY seq
 
--- admin.tasks.RECEIVED
+-- admin.tasks.RECEIVED_ENDS
 SELECT id, status, received_at FROM stepfast_received
  WHERE task_id = %(task_id)s AND client = %(client)s ORDER BY received_at, id LIMIT 50
 
--- admin.watermarks.KNOWN
-SELECT id FROM stepfast_feed WHERE updated_at > 0 ORDER BY id
-
--- admin.watermarks.LIST
+-- admin.watermarks.LIST_WATERMARKS
    SELECT f.id, f.watermark, f.version, f.last_run,
           (SELECT r.completed_at FROM stepfast_run r WHERE r.id = f.last_run),
           (SELECT min(r.id) FROM stepfast_run r WHERE r.active_feed = f.id),
@@ -612,7 +609,7 @@ SELECT id FROM stepfast_feed WHERE updated_at > 0 ORDER BY id
      FROM stepfast_feed f
 ORDER BY f.id LIMIT %(limit)s
 
--- admin.watermarks.ONE
+-- admin.watermarks.ONE_WATERMARK
    SELECT f.id, f.watermark, f.version, f.last_run,
           (SELECT r.completed_at FROM stepfast_run r WHERE r.id = f.last_run),
           (SELECT min(r.id) FROM stepfast_run r WHERE r.active_feed = f.id),
@@ -621,14 +618,17 @@ ORDER BY f.id LIMIT %(limit)s
      FROM stepfast_feed f
 WHERE f.id = %(feed)s
 
--- admin.workers.WORKERS
+-- admin.watermarks.KNOWN_FEEDS
+SELECT id FROM stepfast_feed WHERE updated_at > 0 ORDER BY id
+
+-- admin.workers.LIST_WORKERS
 SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 1 ELSE 0 END, state, host, pid, incarnation,
        queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
   FROM stepfast_worker
  WHERE state = 'alive' OR %(everyone)s = 1
  ORDER BY started_at, incarnation
 
--- admin.workers.LEASES
+-- admin.workers.LIST_LEASES
     SELECT j.id, j.kind, j.queue, j.step, j.failures + j.crashes + 1, j.progress, COALESCE(j.leased_by, w.worker_id),
            CASE WHEN j.owner <> %(manual)s THEN j.owner END, j.leased_at, COALESCE(j.lease_until, w.alive_until), 
     CASE WHEN j.owner = %(manual)s THEN CASE WHEN j.lease_until < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 1 ELSE 0 END
@@ -641,7 +641,7 @@ SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= TIMESTAMPDIFF(MIC
  = %(expired)s)
      ORDER BY j.leased_at, j.id LIMIT %(limit)s
 
--- admin.workers.COUNT
+-- admin.workers.COUNT_LEASES
     SELECT COALESCE(sum(1 - 
     CASE WHEN j.owner = %(manual)s THEN CASE WHEN j.lease_until < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 1 ELSE 0 END
          WHEN w.state = 'alive' AND w.alive_until >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 0 ELSE 1 END
@@ -652,17 +652,17 @@ SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= TIMESTAMPDIFF(MIC
       FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
      WHERE j.state = 'leased'
 
--- admin.workers.LIVE
+-- admin.workers.LIVE_BY_QUEUE
 SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
 
--- admin.workers.DEAD
+-- admin.workers.DEAD_BY_QUEUE
 SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
 
--- admin.workers.USED
+-- admin.workers.QUEUE_USED
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_job WHERE queue = %(queue)s)
             OR EXISTS (SELECT 1 FROM stepfast_archive WHERE queue = %(queue)s)
 
--- admin.workers.QUEUES
+-- admin.workers.KNOWN_QUEUES
 SELECT id, paused_at, note FROM stepfast_queue
 
 -- admin.workers.KNOW_QUEUE

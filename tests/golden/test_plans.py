@@ -133,7 +133,7 @@ def test_old_results_and_old_records_are_found_by_their_indexes_without_sorting(
     plans = [
         plan(app, expiry.EXPIRED_RESULTS, kind="rare", age=1, limit=1000),
         plan(app, expiry.ANY_EXPIRED_RESULT, kind="rare", age=1, limit=1),
-        plan(app, audit.OLD, age=1, limit=1000),
+        plan(app, audit.OLD_ENTRIES, age=1, limit=1000),
     ]
 
     names = ["stepfast_archive_results", "stepfast_archive_results", "stepfast_audit_at"]

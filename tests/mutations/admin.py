@@ -15,30 +15,32 @@ MUTATIONS = [
     ),
     Mutation(
         "only the first batch is counted",
-        without("stepfast.admin.audit:ADD", "touched + :touched", "touched"),
+        without("stepfast.admin.audit:ADD_TOUCHED", "touched + :touched", "touched"),
         test_audit.test_an_action_is_written_down_with_who_what_and_why,
         {"deed": test_audit.retry_dead_letters},
     ),
     Mutation(
         "a command that was cut short looks complete",
-        without("stepfast.admin.audit:WRITE_DOWN", "CASE WHEN :ended = 1 THEN {now} END", "{now}"),
+        without("stepfast.admin.audit:INSERT_ENTRY", "CASE WHEN :ended = 1 THEN {now} END", "{now}"),
         test_audit.test_a_command_that_stops_in_the_middle_says_how_far_it_came,
         or_with=(ConstraintError,),
     ),
     Mutation(
         "what operators did lately is forgotten",
-        without("stepfast.admin.audit:OLD", "at < {now} - :age", "1 = 1"),
+        without("stepfast.admin.audit:OLD_ENTRIES", "at < {now} - :age", "1 = 1"),
         test_audit.test_old_entries_are_forgotten_in_batches,
     ),
     Mutation(
         "the time of what died counts among the times of what is done",
-        without("stepfast.admin.statistics:TIMES", "state = 'done' AND "),
+        without("stepfast.admin.statistics:TIMES_BY_KIND", "state = 'done' AND "),
         test_reports.test_statistics_tell_the_median_and_the_slow_ones,
     ),
     Mutation(
         "failures of long ago count for ever",
         without(
-            "stepfast.admin.statistics:FAILED", "finished_at >= {now} - :span", "finished_at >= 0 * :span"
+            "stepfast.admin.statistics:FAILED_BY_KIND",
+            "finished_at >= {now} - :span",
+            "finished_at >= 0 * :span",
         ),
         test_reports.test_statistics_tell_what_jobs_failed_of_and_what_became_of_them,
     ),

@@ -313,7 +313,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a task shows what was told of another client's",
-        without("stepfast.admin.tasks:RECEIVED", "AND client = :client"),
+        without("stepfast.admin.tasks:RECEIVED_ENDS", "AND client = :client"),
         test_tasks.test_clients_do_not_see_what_is_told_of_each_others_tasks,
     ),
     Mutation(

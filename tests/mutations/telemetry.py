@@ -29,7 +29,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a silent worker counts as alive",
-        without("stepfast.admin.statistics:WORKERS", "AND alive_until >= {now}"),
+        without("stepfast.admin.statistics:COUNT_WORKERS", "AND alive_until >= {now}"),
         test_telemetry.test_a_scrape_shows_how_full_the_database_is,
     ),
     Mutation(

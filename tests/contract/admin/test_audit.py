@@ -16,11 +16,11 @@ from stepfast.admin.audit import (
     Actor,
     Command,
     Detail,
+    actor_or_default,
     any_older,
     list_audit,
     prune,
     record,
-    whoever,
 )
 from stepfast.errors import ConfigurationError, DuplicateKeyError, NotFoundError, StateError, StepfastError
 from stepfast.jobs.dead_letters import Filter
@@ -292,7 +292,7 @@ def test_who_nobody_names_is_the_environments_operator_or_the_user_of_this_host(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(OPERATOR, raising=False)
-    assert whoever().name == f"{getpass.getuser()}@{socket.gethostname()}"
+    assert actor_or_default().name == f"{getpass.getuser()}@{socket.gethostname()}"
 
     monkeypatch.setenv(OPERATOR, "the night shift")
     app.operator.pause("mail")
@@ -308,7 +308,7 @@ def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv(OPERATOR, raising=False)
     monkeypatch.setattr(getpass, "getuser", nameless)
 
-    assert whoever().name.startswith("uid-")
+    assert actor_or_default().name.startswith("uid-")
 
 
 def test_an_operator_must_have_a_name(app: Stepfast) -> None:

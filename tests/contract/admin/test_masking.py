@@ -226,5 +226,5 @@ def test_a_rule_that_no_worker_has_had_for_a_month_is_forgotten(app: Stepfast) -
     assert "pin" not in kept
     assert {"card.*", "mail"} <= kept
     with app.transaction() as tx:
-        masks.follow(tx)
+        masks.apply_rules(tx)
     assert masking.hides("mail")

@@ -253,7 +253,7 @@ def test_rotation_seals_everything_under_the_first_key_and_the_old_one_may_go(
     assert (done.key, done.renewed, done.unreadable) == (key_id(NEW), 5, 0)
     assert set(keys.keys_in_use(app.database)) == {key_id(NEW)}
     (entry,) = app.operator.audit()
-    assert (entry.what, entry.touched) == ("keys.rotate", 5)
+    assert (entry.what, entry.touched) == ("encryption.rotate", 5)
     assert keys.rotate(app.database).renewed == 0
 
     monkeypatch.setenv("STEPFAST_SECRET_KEY", NEW)

@@ -98,7 +98,7 @@ class Stepfast:
         """What an operator may see and do: jobs, dead letters, queues, workers, leases."""
         from stepfast.admin.operator import Operator
 
-        return Operator(self.database, feeds=self._feeds.all() if self._feeds else ())
+        return Operator(self.database, kinds=self.kinds, feeds=self._feeds)
 
     def migrate(self) -> list[str]:
         """Create or upgrade the tables; safe to run from many processes at once."""

@@ -16,7 +16,7 @@ from stepfast.applications.commands import (
     Json,
     Limit,
     Reason,
-    Why,
+    RequiredReason,
     actor,
     complain,
     opened_app,
@@ -181,7 +181,7 @@ def activate(
     ctx: typer.Context,
     version: Version,
     *,
-    reason: Why,
+    reason: RequiredReason,
     reprice: Annotated[
         bool, typer.Option("--reprice", help="Have the stones that are there priced by it at once.")
     ] = False,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MOST_BARS: Final = 6  # partitions at a time
 INDENT: Final = " " * 10
 
-Show = Callable[["RunProgress", "RunObserver"], None]
+Show = Callable[["RunProgress"], None]
 
 
 class DemoScreen:
@@ -84,22 +84,22 @@ class DemoScreen:
         self.screen.print(table)
 
     @contextmanager
-    def run(self, app: Stepfast, run_id: str, counts: Callable[[], int]) -> Iterator[Show]:
+    def run(self, observer: RunObserver, counts: Callable[[], int]) -> Iterator[Show]:
         """Show a run while it advances. `counts`: how many counts its plan has requested."""
-        asked = StandstillReasons(app.database, run_id)
+        standstill = StandstillReasons(observer)
         if not self.screen.is_terminal:
-            yield RunLines(self, asked, counts)
+            yield RunLines(self, standstill, counts)
             return
         with empty_run_bars(self.screen, transient=True) as bar:
             shown = RunBars(bar, MOST_BARS)
 
-            def show(progress: RunProgress, observer: RunObserver) -> None:
+            def show(progress: RunProgress) -> None:
                 # Those that are read a second time, to be sure, would stand at the end of their bar.
                 moving = [it for it in observer.partitions if it.expected is None or it.seen < it.expected]
                 shown.update(progress, moving)
                 if progress.state is RunState.PLANNING:
                     bar.update(bar.task_ids[0], description="planning", note=_counted(counts()))
-                for reason in asked.why(progress):
+                for reason in standstill.reasons(progress):
                     self.say(reason, "yellow")
 
             yield show
@@ -108,21 +108,21 @@ class DemoScreen:
 class RunLines:
     """Shows a run in a pipe: a line whenever the state changes, and every five seconds."""
 
-    def __init__(self, screen: DemoScreen, asked: StandstillReasons, counts: Callable[[], int]) -> None:
+    def __init__(self, screen: DemoScreen, standstill: StandstillReasons, counts: Callable[[], int]) -> None:
         self._screen = screen
-        self._asked = asked
+        self._standstill = standstill
         self._counts = counts
         self._state: str | None = None
         self._at = 0.0
 
-    def __call__(self, progress: RunProgress, _: RunObserver) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         if progress.ended:
             return
         if progress.state != self._state or time.monotonic() - self._at >= LINE_EVERY:
             self._state, self._at = progress.state, time.monotonic()
             planning = progress.state is RunState.PLANNING
             self._screen.say(f"planning; {_counted(self._counts())}" if planning else run_line(progress))
-        for reason in self._asked.why(progress):
+        for reason in self._standstill.reasons(progress):
             self._screen.say(reason)
 
 

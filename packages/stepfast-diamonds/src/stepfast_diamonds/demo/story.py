@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stepfast import Stepfast
-from stepfast.applications import RunState, counted, watch_run
+from stepfast.applications import RunState, counted
 from stepfast.errors import StepfastError
 from stepfast.webhooks import NotificationSettings
 from stepfast_diamonds.demo.comparison import compare, rows_of
@@ -164,9 +164,10 @@ def _run_to_end(
     before = source.counts()
     run = _start_run(app)
     screen.say(f"run {run.id} is started: {run.kind}")
-    with screen.run(app, run.id, lambda: source.counts() - before) as show:
-        for progress, observer in watch_run(app, run.id, poll=POLL, every=REFRESH):
-            show(progress, observer)
+    observer = app.runs.observe(run.id)
+    with screen.run(observer, lambda: source.counts() - before) as show:
+        for progress in observer.watch(poll=POLL, every=REFRESH):
+            show(progress)
             if look is not None:
                 look(progress)
             workers.require_one()

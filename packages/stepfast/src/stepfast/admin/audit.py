@@ -1,4 +1,4 @@
-"""Who stepped in, what they did, and why: one row per command, in the transaction of the action itself.
+"""The audit: who did what, to what and why, one row per command, in the transaction of the action itself.
 
 So either both are there or neither. An action that was refused, or that changed nothing, leaves no row.
 A command that works in batches is a `Command`: its row begins with the first batch that changes something, and each
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -30,30 +30,20 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+Row = TypeVar("Row")
 Fact = str | float | int | None
 Detail = Mapping[str, Fact]
+Progress = Callable[[int], object]  # gets the number of rows that a command has walked over
 
-OPERATOR: Final = "STEPFAST_OPERATOR"  # the environment's word for who acts
+OPERATOR: Final = "STEPFAST_OPERATOR"  # the variable that names the operator
 LONGEST: Final = 200  # characters of who, what and subject
 LONGEST_REASON: Final = 2_000
 HIDDEN: Final = "***"
 
-WRITE_DOWN = sql("""
-    INSERT INTO stepfast_audit (id, at, ended_at, who, what, subject, why, touched, detail)
-    VALUES (:id, {now}, CASE WHEN :ended = 1 THEN {now} END, :who, :what, :subject, :why, :touched, :detail)
-""")
-ADD = sql("UPDATE stepfast_audit SET touched = touched + :touched WHERE id = :id AND ended_at IS NULL")
-END = sql("UPDATE stepfast_audit SET ended_at = {now} WHERE id = :id AND ended_at IS NULL")
-
-_OLD = "SELECT id FROM stepfast_audit WHERE at < {now} - :age ORDER BY at, id LIMIT :limit"
-LOOK = sql(_OLD)
-OLD = sql(_OLD + " {skip_locked}")
-FORGET = sql("DELETE FROM stepfast_audit WHERE id {any_of:ids}")
-
 
 @dataclass(frozen=True)
 class Actor:
-    """Who acts, and why."""
+    """The person or program that acts, and its reason."""
 
     name: str
     reason: str | None = None
@@ -62,47 +52,117 @@ class Actor:
         if not self.name.strip():
             raise ConfigurationError(f"operator {self.name!r}: say who acts, for example 'alice'")
 
-    def because(self, reason: str | None) -> Actor:
-        """The same one, with this reason if there is one."""
+    def with_reason(self, reason: str | None) -> Actor:
+        """The same actor with this reason; unchanged if it is None."""
         return self if reason is None else replace(self, reason=reason)
 
 
-def whoever(name: str | None = None, reason: str | None = None) -> Actor:
-    """The one who is named, else STEPFAST_OPERATOR, else the user and host of this process."""
+def actor_or_default(name: str | None = None, reason: str | None = None) -> Actor:
+    """The actor of this name; without one STEPFAST_OPERATOR, else the user and host of this process."""
     return Actor(name or os.environ.get(OPERATOR) or _user_and_host(), reason)
 
 
+def require_reason(by: Actor | None, missing: str) -> Actor:
+    """The actor, which must have a reason; `missing` is the sentence to refuse it with."""
+    by = by or actor_or_default()
+    if not by.reason:
+        raise ConfigurationError(missing)
+    return by
+
+
+def _user_and_host() -> str:
+    from getpass import getuser
+
+    try:
+        user = getuser()
+    except (KeyError, OSError, ImportError):  # a container's user may have no name
+        user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+# Record
+
+INSERT_ENTRY = sql("""
+    INSERT INTO stepfast_audit (id, at, ended_at, who, what, subject, why, touched, detail)
+    VALUES (:id, {now}, CASE WHEN :ended = 1 THEN {now} END, :who, :what, :subject, :why, :touched, :detail)
+""")
+ADD_TOUCHED = sql(
+    "UPDATE stepfast_audit SET touched = touched + :touched WHERE id = :id AND ended_at IS NULL"
+)
+END_ENTRY = sql("UPDATE stepfast_audit SET ended_at = {now} WHERE id = :id AND ended_at IS NULL")
+
+
 def record(
-    tx: Transaction, by: Actor, what: str, subject: str, *, touched: int = 1, detail: Detail | None = None
+    tx: Transaction,
+    by: Actor | None,
+    what: str,
+    subject: str,
+    *,
+    touched: int = 1,
+    detail: Detail | None = None,
 ) -> None:
-    """Write down an action that is complete with this transaction; `what` is its verb, such as "queue.pause".
+    """Record an action that is complete with this transaction; `what` is its verb, such as "queue.pause".
 
     `detail` holds further facts, never a payload. Call it only where something was changed.
     """
-    tx.run(WRITE_DOWN, **_row(by, what, subject, detail), id=new_id(), touched=touched, ended=1)
+    row = _row(by or actor_or_default(), what, subject, detail)
+    tx.run(INSERT_ENTRY, **row, id=new_id(), touched=touched, ended=1)
 
 
 class Command:
-    """A command that works in batches, each in a transaction of its own: one row, true after every one of them."""
+    """A command that works in batches, each in a transaction of its own: one row, true after every batch."""
 
     def __init__(
-        self, database: Database, by: Actor, what: str, subject: str, detail: Detail | None = None
+        self,
+        database: Database,
+        by: Actor | None,
+        what: str,
+        subject: str,
+        detail: Detail | None = None,
     ) -> None:
         self._database = database
-        self._row = _row(by, what, subject, detail)
+        self._row = _row(by or actor_or_default(), what, subject, detail)
         self._id = new_id()
         self._begun = False
+
+    def each_batch(
+        self,
+        choose: Callable[[Transaction, Row | None], Sequence[Row]],
+        work: Callable[[Transaction, Sequence[Row]], int],
+        progress: Progress | None = None,
+    ) -> tuple[int, int]:
+        """Walk over rows in batches until none is left, and end the command.
+
+        `choose` finds the next rows; it gets the last row of the batch before, None at first. `work` changes them and
+        says how many it has changed. Returns how many rows were chosen, and how many were changed.
+        """
+        chosen = changed = 0
+        last: Row | None = None
+
+        def batch(tx: Transaction) -> tuple[tuple[Sequence[Row], int], int | None]:
+            rows = choose(tx, last)
+            count = work(tx, rows) if rows else 0
+            return (rows, count), count or None
+
+        while True:
+            rows, count = self.run(batch)
+            if not rows:
+                self.end()
+                return chosen, changed
+            chosen, changed, last = chosen + len(rows), changed + count, rows[-1]
+            if progress is not None:
+                progress(chosen)
 
     def run(self, batch: Callable[[Transaction], tuple[T, int | None]]) -> T:
         """Commit one batch with its record. It answers what it found, and how many rows it touched.
 
-        None means that it changed nothing, which is not written down; 0 that it changed something else.
+        None means that it changed nothing, which is not recorded; 0 that it changed something else.
         """
 
         def work(tx: Transaction) -> tuple[T, int | None]:
             answer, touched = batch(tx)
-            if touched is not None and tx.run(ADD, id=self._id, touched=touched) != 1:
-                tx.run(WRITE_DOWN, **self._row, id=self._id, touched=touched, ended=0)
+            if touched is not None and tx.run(ADD_TOUCHED, id=self._id, touched=touched) != 1:
+                tx.run(INSERT_ENTRY, **self._row, id=self._id, touched=touched, ended=0)
             return answer, touched
 
         answer, touched = persist(self._database, work)
@@ -110,20 +170,9 @@ class Command:
         return answer
 
     def end(self) -> None:
-        """Nothing is left to do."""
+        """Record that the command has done all of its work."""
         if self._begun:
-            persist(self._database, lambda tx: tx.run(END, id=self._id))
-
-
-def any_older(tx: Transaction, age: int) -> bool:
-    """Whether there are rows older than `age`; a look, so that an idle worker takes no lock."""
-    return bool(tx.rows(LOOK, age=age, limit=1))
-
-
-def prune(tx: Transaction, age: int, limit: int) -> int:
-    """Forget one batch of rows older than `age`; returns how many."""
-    ids = [row[0] for row in tx.rows(OLD, age=age, limit=limit)]
-    return tx.run(FORGET, ids=ids) if ids else 0
+            persist(self._database, lambda tx: tx.run(END_ENTRY, id=self._id))
 
 
 def _row(by: Actor, what: str, subject: str, detail: Detail | None) -> dict[str, str | None]:
@@ -144,17 +193,7 @@ def _shown(name: str, value: Fact) -> Fact:
     return without_secrets(value) if isinstance(value, str) else value
 
 
-def _user_and_host() -> str:
-    from getpass import getuser
-
-    try:
-        user = getuser()
-    except (KeyError, OSError, ImportError):  # a container's user may have no name
-        user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "somebody"
-    return f"{user}@{socket.gethostname()}"
-
-
-# What operators did, newest first.
+# Look
 
 
 @dataclass(frozen=True)
@@ -163,9 +202,8 @@ class AuditEntry:
 
     id: str
     at: datetime
-    ended_at: (
-        datetime | None
-    )  # None: it works in batches and is at it, or was cut short; `touched` is true either way
+    # None: the command works in batches and is still at work, or was cut short; `touched` is true either way
+    ended_at: datetime | None
     who: str
     what: str
     subject: str  # a job, a queue, or the filter that chose many
@@ -175,7 +213,7 @@ class AuditEntry:
 
 
 # `any_…` switches a filter off (PostgreSQL cannot guess the type of a lone NULL).
-NEWEST = sql("""
+LIST_ENTRIES = sql("""
     SELECT id, at, ended_at, who, what, subject, why, touched, detail
       FROM stepfast_audit
      WHERE (:any_who = 1 OR who = :who) AND (:any_what = 1 OR what = :what)
@@ -183,10 +221,10 @@ NEWEST = sql("""
        AND (at < :at OR at = :at AND id < :before)
      ORDER BY at DESC, id DESC LIMIT :limit
 """)
-PLACE = sql("SELECT at FROM stepfast_audit WHERE id = :id")
+ENTRY_TIME = sql("SELECT at FROM stepfast_audit WHERE id = :id")
 ALWAYS = 2**62  # microseconds: longer ago, and later, than anything
 
-entry = reader(AuditEntry, at=moment, detail=decode)
+read_entry = reader(AuditEntry, at=moment, detail=decode)
 
 
 def list_audit(
@@ -199,10 +237,10 @@ def list_audit(
     limit: int = 50,
     before: str | None = None,
 ) -> list[AuditEntry]:
-    """What was done, newest first; `before` is the last id of the page before."""
+    """Commands of operators, newest first; `before` is the last id of the page before."""
     return tx.all(
-        NEWEST,
-        entry,
+        LIST_ENTRIES,
+        read_entry,
         who=who,
         any_who=int(who is None),
         what=what,
@@ -210,14 +248,33 @@ def list_audit(
         subject=subject,
         any_subject=int(subject is None),
         age=ALWAYS if since is None else micros(duration(since, "since")),
-        at=ALWAYS if before is None else _place(tx, before),
+        at=ALWAYS if before is None else _time_of(tx, before),
         before=before or "",
         limit=limit,
     )
 
 
-def _place(tx: Transaction, entry_id: str) -> int:
-    at = tx.first(PLACE, id=entry_id)
+def _time_of(tx: Transaction, entry_id: str) -> int:
+    at = tx.first(ENTRY_TIME, id=entry_id)
     if at is None:
         raise NotFoundError(f"there is no audit entry {entry_id}; old ones are forgotten after their time")
     return int(at)
+
+
+# Forget
+
+_OLD = "SELECT id FROM stepfast_audit WHERE at < {now} - :age ORDER BY at, id LIMIT :limit"
+ANY_OLD_ENTRY = sql(_OLD)
+OLD_ENTRIES = sql(_OLD + " {skip_locked}")
+FORGET_ENTRIES = sql("DELETE FROM stepfast_audit WHERE id {any_of:ids}")
+
+
+def any_older(tx: Transaction, age: int) -> bool:
+    """Whether there are entries older than `age`; a look, so that an idle worker takes no lock."""
+    return bool(tx.rows(ANY_OLD_ENTRY, age=age, limit=1))
+
+
+def prune(tx: Transaction, age: int, limit: int) -> int:
+    """Forget one batch of entries older than `age`; returns how many."""
+    ids = [row[0] for row in tx.rows(OLD_ENTRIES, age=age, limit=limit)]
+    return tx.run(FORGET_ENTRIES, ids=ids) if ids else 0

@@ -1,15 +1,19 @@
-"""Dead letters: the newest first, or grouped by what killed them."""
+"""Dead letters: jobs that gave up, and messages that a broker put aside. List them, retry them, or purge them.
+
+A dead job is revived; a message of a broker is sent again under a new id, because a broker that detects duplicates
+swallows an id that it has seen, without a word. What may concern thousands of rows goes in batches, each in a
+transaction of its own: those functions take the database and not a transaction.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stepfast.admin.audit import Actor, Command, record, whoever
-from stepfast.admin.jobs import ENDED_COLUMNS, JobDetail, JobSummary, job_state, show_job, summary
+from stepfast.admin.audit import Actor, Command, Progress, record
+from stepfast.admin.jobs import ENDED_COLUMNS, JobDetail, JobSummary, job_state, read_summary, show_job
 from stepfast.admin.rows import now
 from stepfast.database.statement import sql
 from stepfast.errors import NotFoundError, StateError
@@ -21,150 +25,20 @@ from stepfast.transports import dead_messages
 from stepfast.transports.contract import LONGEST_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.transports.dead_messages import DeadMessage
 
 
-NEWEST = sql(f"""
-    SELECT {ENDED_COLUMNS} FROM stepfast_archive
-     WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
-       AND (:any_error = 1 OR error_group = :error_group)
-     ORDER BY finished_at DESC, id DESC LIMIT :limit
-""")
-
-
-def list_dead_letters(tx: Transaction, which: Filter | None = None, *, limit: int = 50) -> list[JobSummary]:
-    """Dead letters, the latest death first."""
-    return tx.all(NEWEST, summary, **filter_parameters(which or Filter()), limit=limit)
-
-
-def show_dead_letter(tx: Transaction, job_id: str) -> JobDetail:
-    """Everything about one dead letter."""
-    detail = show_job(tx, job_id)
-    if detail.job.state is not JobState.DEAD:
-        raise NotFoundError(f"job {job_id} is no dead letter, it is {detail.job.state}")
-    return detail
-
-
 __all__ = ["FailureGroup", "Filter", "failure_groups", "list_dead_letters", "show_dead_letter"]
 
-
-# Dead letters that came from a broker: listed with our own, sent again under a new id, or forgotten.
-#
-# A broker that detects duplicates swallows a message whose id it has seen, without a word; so the id of a retry counts.
-
-MESSAGES: Final = 100  # in one batch
-
-_RETRIED: Final = re.compile(r"(.*):retry-(\d+)", re.DOTALL)
-
-
-def list_dead_messages(tx: Transaction, which: Filter | None = None, *, limit: int = 50) -> list[DeadMessage]:
-    """Those that match, the latest first. A filter's kind is what the message calls itself, its error the reason."""
-    return dead_messages.newest(tx, filter_parameters(which or Filter()), limit)
-
-
-def count_dead_messages(tx: Transaction, which: Filter | None = None) -> int:
-    return dead_messages.count(tx, filter_parameters(which or Filter()))
-
-
-def resend(tx: Transaction, message_id: str, *, by: Actor | None = None) -> bool:
-    """Send one again, under a new id, to the queue from which it came; False if there is no such message."""
-    found = dead_messages.find(tx, message_id)
-    if found is None or _send([found], tx) != 1:
-        return False
-    record(tx, by or whoever(), "dead-letters.retry", message_id, detail={"origin": found.origin})
-    return True
-
-
-def forget(tx: Transaction, message_id: str, *, by: Actor | None = None) -> bool:
-    """Delete one for good; False if there is no such message."""
-    if not dead_messages.remove(tx, [message_id]):
-        return False
-    record(tx, by or whoever(), "dead-letters.purge", message_id)
-    return True
-
-
-def resend_all(database: Database, which: Filter, *, by: Actor | None = None) -> int:
-    """Send again what is there now and matches; returns how many."""
-    return _each_message_batch(database, "dead-letters.retry", which, lambda tx, found: _send(found, tx), by)
-
-
-def forget_all(database: Database, which: Filter, *, by: Actor | None = None) -> int:
-    """Delete what is there now and matches; returns how many."""
-
-    def remove(tx: Transaction, found: Sequence[DeadMessage]) -> int:
-        return dead_messages.remove(tx, [it.id for it in found])
-
-    return _each_message_batch(database, "dead-letters.purge", which, remove, by)
-
-
-def retried_id(message_id: str) -> str:
-    """`a` is `a:retry-1` the first time, then `a:retry-2`."""
-    found = _RETRIED.fullmatch(message_id)
-    name, number = (found[1], int(found[2]) + 1) if found else (message_id, 1)
-    suffix = f":retry-{number}"
-    return name[: LONGEST_ID - len(suffix)] + suffix
-
-
-def _send(found: Sequence[DeadMessage], tx: Transaction) -> int:
-    from stepfast.outbox.broker import broker_message
-
-    sent = 0
-    for it in found:
-        if not dead_messages.remove(tx, [it.id]):  # somebody else was quicker
-            continue
-        properties = {
-            name: value for name, value in it.properties.items() if isinstance(value, str | int | bool)
-        }
-        new = retried_id(it.message_id)
-        stage(
-            tx,
-            broker_message(
-                it.address, it.queue, id=new, body=it.body, subject=it.subject, properties=properties
-            ),
-        )
-        sent += 1
-    return sent
-
-
-def _each_message_batch(
-    database: Database,
-    what: str,
-    which: Filter,
-    work: Callable[[Transaction, Sequence[DeadMessage]], int],
-    by: Actor | None,
-) -> int:
-    with database.reading() as tx:
-        until, total = now(tx), dead_messages.count(tx, filter_parameters(which))
-    if not total:
-        return 0
-    command = Command(database, by or whoever(), what, "messages of brokers", None)
-
-    def batch(tx: Transaction) -> tuple[int, int | None]:
-        found = dead_messages.oldest(tx, filter_parameters(which), until, MESSAGES)
-        count = work(tx, found) if found else 0
-        return count, count or None
-
-    done = 0
-    while count := command.run(batch):
-        done += count
-    command.end()
-    return done
-
-
 BATCH: Final = 200
-
-
+MESSAGES: Final = 100  # in one batch
 TICK: Final = 0.0015  # seconds; SQLite's clock counts milliseconds
 
-
-Progress = Callable[[int], object]  # told how many are behind us
-
-
-ENDED_STATE = sql("SELECT state FROM stepfast_archive WHERE id = :id {for_update}")
+_RETRIED: Final = re.compile(r"(.*):retry-(\d+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -175,12 +49,88 @@ class Retried:
     refused: int  # their keys are held by unfinished jobs
 
 
-def retry_dead_letter(tx: Transaction, job_id: str, *, by: Actor | None = None) -> None:
-    """Revive one dead letter; a message of a broker is sent again."""
-    if resend(tx, job_id, by=by):
+# Look
+
+LIST_DEAD = sql(f"""
+    SELECT {ENDED_COLUMNS} FROM stepfast_archive
+     WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
+       AND (:any_error = 1 OR error_group = :error_group)
+     ORDER BY finished_at DESC, id DESC LIMIT :limit
+""")
+
+
+def list_dead_letters(tx: Transaction, which: Filter | None = None, *, limit: int = 50) -> list[JobSummary]:
+    """Dead jobs, the latest death first."""
+    return tx.all(LIST_DEAD, read_summary, **filter_parameters(which or Filter()), limit=limit)
+
+
+def list_dead_messages(tx: Transaction, which: Filter | None = None, *, limit: int = 50) -> list[DeadMessage]:
+    """Dead letters of brokers, the latest first. A filter's kind is the message's subject, its error the reason."""
+    return dead_messages.newest(tx, filter_parameters(which or Filter()), limit)
+
+
+def show_dead_letter(tx: Transaction, job_id: str) -> JobDetail:
+    """Everything about one dead job."""
+    detail = show_job(tx, job_id)
+    if detail.job.state is not JobState.DEAD:
+        raise NotFoundError(f"job {job_id} is no dead letter, it is {detail.job.state}")
+    return detail
+
+
+def find_dead_letter(tx: Transaction, letter_id: str) -> JobDetail | DeadMessage:
+    """Everything about one dead letter, a job or a message of a broker."""
+    return dead_messages.find(tx, letter_id) or show_dead_letter(tx, letter_id)
+
+
+def count_dead(tx: Transaction, which: Filter | None = None) -> int:
+    """How many dead letters match."""
+    which = which or Filter()
+    return dead_letters.count_dead(tx, which, now(tx)) + dead_messages.count(tx, filter_parameters(which))
+
+
+# Act on one
+
+LOCK_ENDED_JOB = sql("SELECT state FROM stepfast_archive WHERE id = :id {for_update}")
+
+
+def retry_dead_letter(tx: Transaction, letter_id: str, *, by: Actor | None = None) -> None:
+    """Revive one dead job; send one message of a broker again."""
+    if resend(tx, letter_id, by=by):
         return
-    dead_letters.revive(tx, job_id)
-    record(tx, by or whoever(), "dead-letters.retry", job_id)
+    dead_letters.revive(tx, letter_id)
+    record(tx, by, "dead-letters.retry", letter_id)
+
+
+def purge_dead_letter(tx: Transaction, letter_id: str, *, by: Actor | None = None) -> None:
+    """Delete one dead letter for good, a job with its log."""
+    if forget(tx, letter_id, by=by):
+        return
+    state = tx.first(LOCK_ENDED_JOB, id=letter_id)
+    if state != JobState.DEAD:
+        found = job_state(tx, letter_id)[0]
+        raise StateError(f"job {letter_id} is no dead letter, it is {found}; only dead letters are purged")
+    dead_letters.purge(tx, [letter_id])
+    record(tx, by, "dead-letters.purge", letter_id)
+
+
+def resend(tx: Transaction, message_id: str, *, by: Actor | None = None) -> bool:
+    """Send one message again, under a new id, to the queue from which it came; False if there is no such message."""
+    found = dead_messages.find(tx, message_id)
+    if found is None or _send(tx, [found]) != 1:
+        return False
+    record(tx, by, "dead-letters.retry", message_id, detail={"origin": found.origin})
+    return True
+
+
+def forget(tx: Transaction, message_id: str, *, by: Actor | None = None) -> bool:
+    """Delete one message of a broker for good; False if there is no such message."""
+    if not dead_messages.remove(tx, [message_id]):
+        return False
+    record(tx, by, "dead-letters.purge", message_id)
+    return True
+
+
+# Act on many
 
 
 def retry_dead(
@@ -190,10 +140,11 @@ def retry_dead(
     *,
     by: Actor | None = None,
 ) -> Retried:
-    """Revive the dead letters that are there now and match, oldest first."""
+    """Retry the dead letters that are there now and match, oldest first."""
     which = which or Filter()
-    command = Command(database, by or whoever(), "dead-letters.retry", _spelled(which), _detail(which))
-    chosen, revived = _each_batch(database, command, which, dead_letters.revive_many, progress)
+    chosen, revived = _each_job(
+        database, "dead-letters.retry", which, dead_letters.revive_many, progress=progress, by=by
+    )
     return Retried(revived + resend_all(database, which, by=by), chosen - revived)
 
 
@@ -204,68 +155,95 @@ def purge_dead(
     *,
     by: Actor | None = None,
 ) -> int:
-    """Delete the dead letters that are there now and match, with their logs, for good; returns how many."""
+    """Delete the dead letters that are there now and match, jobs with their logs, for good; returns how many."""
 
-    def purge(tx: Transaction, letters: list[ChosenLetter]) -> int:
-        return dead_letters.purge(tx, [it.id for it in letters])
+    def purge(tx: Transaction, letters: Sequence[ChosenLetter]) -> int:
+        return dead_letters.purge(tx, [letter.id for letter in letters])
 
     which = which or Filter()
-    command = Command(database, by or whoever(), "dead-letters.purge", _spelled(which), _detail(which))
-    purged = _each_batch(database, command, which, purge, progress)[1]
+    _, purged = _each_job(database, "dead-letters.purge", which, purge, progress=progress, by=by)
     return purged + forget_all(database, which, by=by)
 
 
-def purge_dead_letter(tx: Transaction, job_id: str, *, by: Actor | None = None) -> None:
-    """Delete one dead letter and its log for good."""
-    if forget(tx, job_id, by=by):
-        return
-    state = tx.first(ENDED_STATE, id=job_id)
-    if state != JobState.DEAD:
-        found = job_state(tx, job_id)[0]
-        raise StateError(f"job {job_id} is no dead letter, it is {found}; only dead letters are purged")
-    dead_letters.purge(tx, [job_id])
-    record(tx, by or whoever(), "dead-letters.purge", job_id)
+def resend_all(database: Database, which: Filter, *, by: Actor | None = None) -> int:
+    """Send again the messages of brokers that are there now and match; returns how many."""
+    return _each_message(database, "dead-letters.retry", which, _send, by)
 
 
-def count_dead(tx: Transaction, which: Filter | None = None) -> int:
-    """How many dead letters match."""
-    which = which or Filter()
-    return dead_letters.count_dead(tx, which, now(tx)) + count_dead_messages(tx, which)
+def forget_all(database: Database, which: Filter, *, by: Actor | None = None) -> int:
+    """Delete the messages of brokers that are there now and match; returns how many."""
+
+    def remove(tx: Transaction, messages: Sequence[DeadMessage]) -> int:
+        return dead_messages.remove(tx, [message.id for message in messages])
+
+    return _each_message(database, "dead-letters.purge", which, remove, by)
 
 
-def _each_batch(
+def _each_job(
     database: Database,
-    command: Command,
+    what: str,
     which: Filter,
-    work: Callable[[Transaction, list[ChosenLetter]], int],
+    work: Callable[[Transaction, Sequence[ChosenLetter]], int],
+    *,
     progress: Progress | None,
+    by: Actor | None,
 ) -> tuple[int, int]:
-    """Walk over what matches now, in batches; returns how many were chosen, and how many `work` counted."""
+    """Walk over the dead jobs that match now; returns how many were chosen, and how many `work` has changed."""
     with database.reading() as tx:
         until = now(tx)
-    time.sleep(TICK)  # what dies of our work dies later than what we walk over
-    chosen = counted = 0
-    last: ChosenLetter | None = None
-
-    def batch(tx: Transaction) -> tuple[tuple[list[ChosenLetter], int], int | None]:
-        letters = dead_letters.choose_dead(tx, which, BATCH, until, last)
-        count = work(tx, letters) if letters else 0
-        return (letters, count), count or None
-
-    while True:
-        letters, count = command.run(batch)
-        if not letters:
-            command.end()
-            return chosen, counted
-        chosen, counted, last = chosen + len(letters), counted + count, letters[-1]
-        if progress is not None:
-            progress(chosen)
+    time.sleep(TICK)  # a job that dies of our work dies later than those that we walk over
+    detail = {"kind": which.kind, "queue": which.queue, "error": which.error_group}
+    given = " ".join(f"{name}={value}" for name, value in detail.items() if value is not None)
+    command = Command(database, by, what, given or "all", detail)
+    return command.each_batch(
+        lambda tx, last: dead_letters.choose_dead(tx, which, BATCH, until, last), work, progress
+    )
 
 
-def _spelled(which: Filter) -> str:
-    given = [f"{name}={value}" for name, value in _detail(which).items() if value is not None]
-    return " ".join(given) or "all"
+def _each_message(
+    database: Database,
+    what: str,
+    which: Filter,
+    work: Callable[[Transaction, Sequence[DeadMessage]], int],
+    by: Actor | None,
+) -> int:
+    """Walk over the messages of brokers that match now; returns how many `work` has changed."""
+    filters = filter_parameters(which)
+    with database.reading() as tx:
+        until, total = now(tx), dead_messages.count(tx, filters)
+    if not total:
+        return 0
+    command = Command(database, by, what, "messages of brokers")
+    return command.each_batch(lambda tx, _: dead_messages.oldest(tx, filters, until, MESSAGES), work)[1]
 
 
-def _detail(which: Filter) -> dict[str, str | None]:
-    return {"kind": which.kind, "queue": which.queue, "error": which.error_group}
+def _send(tx: Transaction, messages: Sequence[DeadMessage]) -> int:
+    """Stage each message for its broker again; returns how many. One that another command removed is left out."""
+    from stepfast.outbox.broker import broker_message
+
+    sent = 0
+    for message in messages:
+        if not dead_messages.remove(tx, [message.id]):
+            continue
+        properties = {
+            name: value for name, value in message.properties.items() if isinstance(value, str | int | bool)
+        }
+        again = broker_message(
+            message.address,
+            message.queue,
+            id=retried_id(message.message_id),
+            body=message.body,
+            subject=message.subject,
+            properties=properties,
+        )
+        stage(tx, again)
+        sent += 1
+    return sent
+
+
+def retried_id(message_id: str) -> str:
+    """`a` is `a:retry-1` the first time, then `a:retry-2`."""
+    found = _RETRIED.fullmatch(message_id)
+    name, number = (found[1], int(found[2]) + 1) if found else (message_id, 1)
+    suffix = f":retry-{number}"
+    return name[: LONGEST_ID - len(suffix)] + suffix

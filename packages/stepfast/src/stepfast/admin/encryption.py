@@ -1,7 +1,7 @@
-"""The keys of what is stored encrypted: which ones are needed, and everything sealed anew under the first of them.
+"""Encryption keys: which keys stored documents need, and rotation to the first key of STEPFAST_SECRET_KEY.
 
-Rotation goes in bounded batches, each in a transaction of its own, and looks at every row that is encrypted. What is
-under the first key already is left alone: whoever was interrupted begins again and loses nothing.
+Rotation goes in bounded batches, each in a transaction of its own, and looks at every row that is encrypted. A row that
+is under the first key already is left alone, so a rotation that was interrupted can simply be run again.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast.admin.audit import Actor, Command, record, whoever
+from stepfast.admin.audit import Actor, Command, record
 from stepfast.admin.jobs import JobDetail, show_job
 from stepfast.database.statement import sql
-from stepfast.encryption import MARK, keyring
+from stepfast.encryption import MARK, key_ids, keyring
 from stepfast.errors import SealedError
 from stepfast.jobs.wait import reencrypt_cursor
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 BATCH: Final = 200
 INSIDE: Final = f"%{MARK}%"  # the cursor of a job that waits has it inside
 
-JOBS = sql("""
+ENCRYPTED_JOBS = sql("""
     SELECT id, kind, fence, {text_of:payload}, cursor_json FROM stepfast_job
      WHERE id > :after AND ({text_of:payload} LIKE :inside OR cursor_json LIKE :inside)
      ORDER BY id LIMIT :limit {for_update}
 """)
-ARCHIVE = sql("""
+ENCRYPTED_ENDED = sql("""
     SELECT id, kind, payload, cursor_json, result FROM stepfast_archive
      WHERE id > :after AND (payload LIKE :inside OR cursor_json LIKE :inside OR result LIKE :inside)
      ORDER BY id LIMIT :limit {for_update}
 """)
-EVENTS = sql("""
+ENCRYPTED_EVENTS = sql("""
     SELECT id, name, payload FROM stepfast_event
      WHERE id > :after AND payload LIKE :inside
      ORDER BY id LIMIT :limit {for_update}
@@ -55,13 +55,23 @@ WRITE_EVENT = sql("UPDATE stepfast_event SET payload = :payload WHERE id = :id")
 
 
 @dataclass(frozen=True)
-class Rotated:
-    """What became of everything that is encrypted."""
+class EncryptionKey:
+    """A key of STEPFAST_SECRET_KEY, or one that stored documents need."""
 
-    key: str  # under which it is now
-    renewed: int = 0
+    key: str
+    documents: int  # that are encrypted with it
+    here: bool  # STEPFAST_SECRET_KEY has it in this process
+    seals: bool  # it is the first one: new documents are encrypted with it
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """What became of the encrypted rows."""
+
+    key: str  # the current key
+    renewed: int = 0  # rows that were encrypted anew
     current: int = 0  # rows that were under this key before
-    unreadable: int = 0  # rows whose key is not here: they are as they were
+    unreadable: int = 0  # rows whose key is not here: they are unchanged
 
     def __add__(self, other: Rotated) -> Rotated:
         return Rotated(
@@ -73,20 +83,33 @@ class Rotated:
 
 
 def rotate(database: Database, *, by: Actor | None = None) -> Rotated:
-    """Seal under the first key whatever is sealed under another one."""
+    """Encrypt with the first key all rows that are encrypted with another one."""
     keys = keyring()
-    command = Command(database, by or whoever(), "keys.rotate", keys.current)
+    command = Command(database, by, "encryption.rotate", keys.current)
     total = Rotated(keys.current)
-    for statement, first, renew in ((JOBS, "", _job), (ARCHIVE, "", _ended), (EVENTS, 0, _event)):
-        total += _table(command, keys, statement, first, renew)
+    for statement, first, renew in (
+        (ENCRYPTED_JOBS, "", _job),
+        (ENCRYPTED_ENDED, "", _ended),
+        (ENCRYPTED_EVENTS, 0, _event),
+    ):
+        total += _rotate_table(command, keys, statement, first, renew)
     command.end()
     return total
+
+
+def list_keys(database: Database) -> list[EncryptionKey]:
+    """The keys that are here, in their order, then those that only stored documents name. Reads every encrypted row."""
+    here, needed = key_ids(), keys_in_use(database)
+    return [
+        EncryptionKey(key, needed.get(key, 0), key in here, bool(here) and key == here[0])
+        for key in [*here, *sorted(needed.keys() - set(here))]
+    ]
 
 
 def keys_in_use(database: Database) -> dict[str, int]:
     """How many encrypted documents need which key."""
     found: Counter[str] = Counter()
-    for statement, first in ((JOBS, ""), (ARCHIVE, ""), (EVENTS, 0)):
+    for statement, first in ((ENCRYPTED_JOBS, ""), (ENCRYPTED_ENDED, ""), (ENCRYPTED_EVENTS, 0)):
         after: Value = first
         while True:
             with database.transaction() as tx:
@@ -99,13 +122,13 @@ def keys_in_use(database: Database) -> dict[str, int]:
 
 
 def show_decrypted(tx: Transaction, job_id: str, *, logs: int = 100, by: Actor | None = None) -> JobDetail:
-    """Everything about one job, with what is encrypted; that somebody looked is written down."""
+    """Everything about one job, decrypted. The look itself is recorded in the audit."""
     detail = show_job(tx, job_id, logs=logs, decrypt=True)
-    record(tx, by or whoever(), "job.decrypt", job_id)
+    record(tx, by, "job.decrypt", job_id)
     return detail
 
 
-def _table(
+def _rotate_table(
     command: Command, keys: Keyring, statement: Statement, first: Value, renew: Callable[..., bool]
 ) -> Rotated:
     total, after = Rotated(keys.current), first
@@ -158,7 +181,7 @@ def _event(tx: Transaction, keys: Keyring, *row: Any) -> bool:
 
 
 def _new(keys: Keyring, kind: str, **stored: str | None) -> dict[str, str | None]:
-    """Each of these documents under the first key."""
+    """These documents, encrypted with the first key."""
     return {
         what: None if it is None else reencrypt_cursor(it, keys, f"{what} of {kind}")
         for what, it in stored.items()

@@ -1,11 +1,11 @@
-"""Send an event by hand, and write down who did."""
+"""Events: which jobs wait for one, which events are kept, and sending one by hand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stepfast.admin.audit import Actor, record, whoever
+from stepfast.admin.audit import Actor, record
 from stepfast.admin.jobs import shown
 from stepfast.admin.rows import reader
 from stepfast.clock import moment
@@ -18,20 +18,9 @@ if TYPE_CHECKING:
     from stepfast.jobs.events import SendEvent, Sent
 
 
-def send_event(tx: Transaction, event: SendEvent, *, by: Actor | None = None) -> Sent:
-    """Send it. One that was sent before changes nothing, and is not written down."""
-    sent = event.send(tx)
-    if not sent.repeated:
-        record(tx, by or whoever(), "event.send", event.name, detail={"job_id": sent.job_id, "id": sent.id})
-    return sent
-
-
-# What jobs wait for, and which events nobody has waited for yet.
-
-
 @dataclass(frozen=True)
 class WaitReport:
-    """A job that waits."""
+    """A job that waits for an event."""
 
     event: str
     job_id: str
@@ -42,7 +31,7 @@ class WaitReport:
 
 @dataclass(frozen=True)
 class KeptEvent:
-    """An event that is kept for whoever comes to wait for it."""
+    """An event that is kept for the next job that waits for it."""
 
     event: str
     id: str
@@ -51,26 +40,34 @@ class KeptEvent:
     payload: Any
 
 
-# A wait whose fence has moved on is none any more.
-WAITS = sql("""
+# A wait whose fence has moved on is over.
+LIST_WAITS = sql("""
     SELECT w.name, w.job_id, j.kind, j.queue, j.ready_at
       FROM stepfast_wait w JOIN stepfast_job j ON j.id = w.job_id AND j.fence = w.fence AND j.state = 'scheduled'
      ORDER BY w.id LIMIT :limit
 """)
-KEPT = sql("""
+LIST_KEPT = sql("""
     SELECT name, event_id, sent_at, until_at, payload FROM stepfast_event
      WHERE until_at > {now} ORDER BY id LIMIT :limit
 """)
 
 
 def list_waits(tx: Transaction, *, limit: int = 50) -> list[WaitReport]:
-    """Who waits, the longest first."""
-    return tx.all(WAITS, reader(WaitReport), limit=limit)
+    """Jobs that wait for an event, the longest first."""
+    return tx.all(LIST_WAITS, reader(WaitReport), limit=limit)
 
 
 def list_kept_events(tx: Transaction, *, limit: int = 50) -> list[KeptEvent]:
-    """What is kept, the oldest first."""
+    """Events that are kept, the oldest first."""
     return [
         KeptEvent(name, event_id, moment(sent), moment(until), shown(payload, f"event {name}"))
-        for name, event_id, sent, until, payload in tx.rows(KEPT, limit=limit)
+        for name, event_id, sent, until, payload in tx.rows(LIST_KEPT, limit=limit)
     ]
+
+
+def send_event(tx: Transaction, event: SendEvent, *, by: Actor | None = None) -> Sent:
+    """Send an event. One that was sent before changes nothing, and is not recorded."""
+    sent = event.send(tx)
+    if not sent.repeated:
+        record(tx, by, "event.send", event.name, detail={"job_id": sent.job_id, "id": sent.id})
+    return sent

@@ -1,7 +1,7 @@
-"""The rules of masking that the applications of this database have, so that whoever shows its rows follows them.
+"""Masking rules of the applications of this database, so that every program that shows its rows follows them.
 
-A worker writes down the rules of its process when it starts, and now and then that they still hold. A rule that no
-worker has had for a month is forgotten.
+A worker stores the rules of its process when it starts, and now and then that they still hold. A rule that no worker
+has had for a month is forgotten.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
 DAY: Final = 24 * 3600 * 1_000_000
 KEPT: Final = 30 * DAY
 
-KNOWN = sql("SELECT id FROM stepfast_mask ORDER BY id")
-FRESH = sql("SELECT id FROM stepfast_mask WHERE id {any_of:ids} AND seen_at > {now} - :age")
-DECLARE = sql("INSERT INTO stepfast_mask (id, seen_at) VALUES (:id, {now}) {keep_existing}")
-CONFIRM = sql("UPDATE stepfast_mask SET seen_at = {now} WHERE id = :id")
-FORGET = sql("DELETE FROM stepfast_mask WHERE seen_at < {now} - :age")
+KNOWN_RULES = sql("SELECT id FROM stepfast_mask ORDER BY id")
+FRESH_RULES = sql("SELECT id FROM stepfast_mask WHERE id {any_of:ids} AND seen_at > {now} - :age")
+DECLARE_RULE = sql("INSERT INTO stepfast_mask (id, seen_at) VALUES (:id, {now}) {keep_existing}")
+CONFIRM_RULE = sql("UPDATE stepfast_mask SET seen_at = {now} WHERE id = :id")
+FORGET_RULES = sql("DELETE FROM stepfast_mask WHERE seen_at < {now} - :age")
 
 
 def outdated(tx: Transaction) -> list[str]:
-    """Which rules of this process the table does not have, or has not heard of for a day."""
+    """Rules of this process that the table does not have, or that were not confirmed for a day."""
     mine = rules()
     if not mine:
         return []
-    fresh = {row[0] for row in tx.rows(FRESH, ids=mine, age=DAY)}
-    return [it for it in mine if it not in fresh]
+    fresh = {row[0] for row in tx.rows(FRESH_RULES, ids=mine, age=DAY)}
+    return [rule for rule in mine if rule not in fresh]
 
 
-def declare(tx: Transaction, found: list[str]) -> int:
-    """Write down that these hold."""
-    for rule in sorted(found):
-        tx.run(DECLARE, id=rule)
-        tx.run(CONFIRM, id=rule)
-    tx.run(FORGET, age=KEPT)
+def declare(tx: Transaction, outdated_rules: list[str]) -> int:
+    """Store that these rules hold."""
+    for rule in sorted(outdated_rules):
+        tx.run(DECLARE_RULE, id=rule)
+        tx.run(CONFIRM_RULE, id=rule)
+    tx.run(FORGET_RULES, age=KEPT)
     return 0
 
 
-def follow(tx: Transaction) -> None:
-    """Let the rules of this database hold in this process."""
-    hide([read(str(row[0])) for row in tx.rows(KNOWN)])
+def apply_rules(tx: Transaction) -> None:
+    """Apply the rules of this database in this process."""
+    hide([read(str(row[0])) for row in tx.rows(KNOWN_RULES)])

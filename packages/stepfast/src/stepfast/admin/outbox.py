@@ -1,13 +1,15 @@
-"""What an operator may do about messages: try them again, or forget those that were given up."""
+"""The outbox: messages, their destinations and alerts. List them, retry messages, or purge those that were given up.
+
+Addresses are shown without secrets.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast.admin.audit import Actor, Command, record, whoever
+from stepfast.admin.audit import Actor, Command, Progress, record
 from stepfast.admin.rows import now, reader
 from stepfast.database.statement import sql
 from stepfast.database.wakeup import OUTBOX
@@ -15,6 +17,7 @@ from stepfast.errors import NotFoundError, StateError
 from stepfast.outbox.messages import MessageState, as_shown, stands_behind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from stepfast.database.connection import Transaction
@@ -22,154 +25,6 @@ if TYPE_CHECKING:
 
 
 BATCH: Final = 200
-
-Progress = Callable[[int], object]  # told how many are behind us
-
-STATE = sql("SELECT state FROM stepfast_outbox WHERE id = :id {for_update}")
-
-# It keeps its place: before everything that was staged after it.
-_REVIVE = """
-    UPDATE stepfast_outbox
-       SET state = 'waiting', attempts = 0, since_at = {{now}}, due_at = {{now}}, ended_at = NULL
-     WHERE {which} AND state = 'dead'
-"""
-REVIVE = sql(_REVIVE.format(which="id = :id"))
-REVIVE_MANY = sql(_REVIVE.format(which="id {any_of:ids}"))
-HASTEN = sql(
-    "UPDATE stepfast_outbox SET due_at = {now} WHERE id = :id AND state = 'waiting' AND due_at > {now}"
-)
-
-PURGE = sql("DELETE FROM stepfast_outbox WHERE id {any_of:ids} AND state = 'dead'")
-
-_MATCHES = """
-    state = 'dead' AND ended_at <= :until AND (:any_channel = 1 OR channel = :channel)
-       AND (:any_destination = 1 OR destination = :destination)
-"""
-CHOOSE = sql(f"""
-    SELECT id FROM stepfast_outbox WHERE {_MATCHES} ORDER BY ended_at LIMIT :limit {{skip_locked}}
-""")
-COUNT = sql(f"SELECT count(*) FROM stepfast_outbox WHERE {_MATCHES}")
-
-
-@dataclass(frozen=True)
-class DeadMessages:
-    """Which of those that were given up are meant; an empty filter means all."""
-
-    channel: str | None = None
-    destination: str | None = None
-
-
-def retry_message(tx: Transaction, message_id: str, *, by: Actor | None = None) -> None:
-    """Try a dead message again with fresh tries, or one that waits for its time right now."""
-    if tx.run(REVIVE, id=message_id) == 1:
-        was = MessageState.DEAD
-    elif tx.run(HASTEN, id=message_id) == 1:
-        was = MessageState.WAITING
-    else:
-        match _state(tx, message_id):
-            case MessageState.SENT:
-                raise StateError(f"message {message_id} is sent; stage a new one to say it again")
-            case _:
-                raise StateError(
-                    f"message {message_id} is tried as soon as its turn comes; it needs no retry"
-                )
-    tx.wakes.add(OUTBOX)
-    record(tx, by or whoever(), "outbox.retry", message_id, detail={"was": was})
-
-
-def purge_message(tx: Transaction, message_id: str, *, by: Actor | None = None) -> None:
-    """Delete a message that was given up, for good."""
-    if tx.run(PURGE, ids=[message_id]) != 1:
-        found = _state(tx, message_id)
-        raise StateError(f"message {message_id} is {found}; only dead ones are purged")
-    record(tx, by or whoever(), "outbox.purge", message_id)
-
-
-def count_dead_messages(tx: Transaction, which: DeadMessages | None = None) -> int:
-    return int(tx.first(COUNT, **_asked(which or DeadMessages()), until=now(tx)))
-
-
-def retry_dead_messages(
-    database: Database,
-    which: DeadMessages | None = None,
-    progress: Progress | None = None,
-    *,
-    by: Actor | None = None,
-) -> int:
-    """Try again what was given up until now and matches; returns how many."""
-
-    def revive(tx: Transaction, ids: list[str]) -> int:
-        tx.wakes.add(OUTBOX)
-        return tx.run(REVIVE_MANY, ids=ids)
-
-    return _each_batch(database, "outbox.retry", which or DeadMessages(), revive, progress=progress, by=by)
-
-
-def purge_dead_messages(
-    database: Database,
-    which: DeadMessages | None = None,
-    progress: Progress | None = None,
-    *,
-    by: Actor | None = None,
-) -> int:
-    """Delete what was given up until now and matches, for good; returns how many."""
-
-    def purge(tx: Transaction, ids: list[str]) -> int:
-        return tx.run(PURGE, ids=ids)
-
-    return _each_batch(database, "outbox.purge", which or DeadMessages(), purge, progress=progress, by=by)
-
-
-def _each_batch(
-    database: Database,
-    what: str,
-    which: DeadMessages,
-    work: Callable[[Transaction, list[str]], int],
-    *,
-    progress: Progress | None,
-    by: Actor | None,
-) -> int:
-    """Each batch in a transaction of its own. None is chosen twice: what dies again dies after `until`."""
-    with database.reading() as tx:
-        until = now(tx)
-    detail = {"channel": which.channel, "destination": which.destination}
-    command = Command(database, by or whoever(), what, which.destination or which.channel or "all", detail)
-    done = 0
-
-    def batch(tx: Transaction) -> tuple[int, int | None]:
-        ids = [row[0] for row in tx.rows(CHOOSE, **_asked(which), until=until, limit=BATCH)]
-        count = work(tx, ids) if ids else 0
-        return count, count or None
-
-    while count := command.run(batch):
-        done += count
-        if progress is not None:
-            progress(done)
-    command.end()
-    return done
-
-
-def _asked(which: DeadMessages) -> dict[str, Any]:
-    """The filter as parameters."""
-    return {
-        "channel": which.channel,
-        "any_channel": int(which.channel is None),
-        "destination": which.destination,
-        "any_destination": int(which.destination is None),
-    }
-
-
-def _state(tx: Transaction, message_id: str) -> MessageState:
-    found = tx.first(STATE, id=message_id)
-    if found is None:
-        raise NotFoundError(
-            f"there is no message {message_id}; those that were sent are forgotten, hints about pages at once, "
-            "others after their retention time"
-        )
-    return MessageState(found)
-
-
-# Messages and alerts: what waits, what was sent, what was given up, and why. Addresses are shown without secrets.
 
 
 @dataclass(frozen=True)
@@ -203,7 +58,7 @@ class MessageDetail:
 
 @dataclass(frozen=True)
 class DestinationReport:
-    """A line in which messages stand."""
+    """A destination, and the messages that wait for it in line."""
 
     destination: str
     channel: str
@@ -211,18 +66,18 @@ class DestinationReport:
     waiting: int
     dead: int
     oldest_at: datetime | None  # since when its first message waits
-    due_at: datetime | None  # when that one is tried next
-    last_error: str | None  # of that one
+    due_at: datetime | None  # when its first message is tried next
+    last_error: str | None  # of its first message
 
 
 @dataclass(frozen=True)
 class AlertReport:
-    """A cause, and what became of it."""
+    """An alert by its cause, and what became of it."""
 
     cause: str
     severity: str
     title: str
-    state: str  # sent, waiting, dead, quiet (raised again, told later), or unsent (nobody knew where to)
+    state: str  # sent, waiting, dead, quiet (raised again in its quiet time), or unsent (no address is set)
     raised: int
     untold: int
     first_at: datetime
@@ -233,26 +88,36 @@ class AlertReport:
     last_error: str | None
 
 
+@dataclass(frozen=True)
+class DeadMessages:
+    """Which of the messages that were given up are meant; an empty filter means all."""
+
+    channel: str | None = None
+    destination: str | None = None
+
+
+# Look
+
 _COLUMNS = "id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error"
 _WHERE = "(:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state)"
 
 # Four ways in, each along an index: the newest, those that wait, the latest of one end, those of one job.
-NEWEST = sql(f"SELECT {_COLUMNS} FROM stepfast_outbox WHERE {_WHERE} ORDER BY id DESC LIMIT :limit")
-WAITING = sql(f"""
+NEWEST_MESSAGES = sql(f"SELECT {_COLUMNS} FROM stepfast_outbox WHERE {_WHERE} ORDER BY id DESC LIMIT :limit")
+WAITING_MESSAGES = sql(f"""
     SELECT {_COLUMNS} FROM stepfast_outbox WHERE state = 'waiting' AND {_WHERE} ORDER BY id DESC LIMIT :limit
 """)
-ENDED = sql(f"""
+ENDED_MESSAGES = sql(f"""
     SELECT {_COLUMNS} FROM stepfast_outbox WHERE state = :state AND ended_at IS NOT NULL AND {_WHERE}
      ORDER BY ended_at DESC, id DESC LIMIT :limit
 """)
-OF_JOB = sql(f"""
+MESSAGES_OF_JOB = sql(f"""
     SELECT {_COLUMNS} FROM stepfast_outbox WHERE job_id = :job_id AND {_WHERE} ORDER BY id DESC LIMIT :limit
 """)
-SHOW = sql(f"""
+SHOW_MESSAGE = sql(f"""
     SELECT {_COLUMNS}, destination, dedupe_key, trace, headers, body FROM stepfast_outbox WHERE id = :id
 """)
 
-UNSENT = sql("""
+UNSENT_BY_DESTINATION = sql("""
     SELECT destination, min(channel), min(address), sum(waiting), sum(dead)
       FROM (SELECT destination, channel, address, 1 AS waiting, 0 AS dead
               FROM stepfast_outbox WHERE state = 'waiting'
@@ -261,20 +126,20 @@ UNSENT = sql("""
               FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL) unsent
      GROUP BY destination ORDER BY destination LIMIT :limit
 """)
-HEAD = sql("""
+FIRST_WAITING = sql("""
     SELECT created_at, due_at, last_error FROM stepfast_outbox
      WHERE state = 'waiting' AND destination = :destination ORDER BY seq LIMIT 1
 """)
 
-ALERTS = sql("""
+LIST_ALERTS = sql("""
     SELECT id, severity, title, raised, untold, first_at, last_at, notified_at, notify_at, body, message_ids,
            CASE WHEN quiet_until > {now} THEN 1 ELSE 0 END
       FROM stepfast_alert ORDER BY last_at DESC LIMIT :limit
 """)
-STATES = sql("SELECT id, state, last_error FROM stepfast_outbox WHERE id {any_of:ids}")
+MESSAGE_STATES = sql("SELECT id, state, last_error FROM stepfast_outbox WHERE id {any_of:ids}")
 
 
-def _summary(*row: Any) -> MessageSummary:
+def _read_summary(*row: Any) -> MessageSummary:
     message_id, state, channel, address, *rest = row
     return reader(MessageSummary, state=MessageState)(
         message_id, state, channel, as_shown(channel, address), *rest
@@ -290,7 +155,7 @@ def list_messages(
     limit: int = 50,
 ) -> list[MessageSummary]:
     """Messages that match, newest first (those of one state: the latest end first)."""
-    asked = {
+    filters = {
         "channel": channel,
         "any_channel": int(channel is None),
         "state": None if state is None else state.value,
@@ -298,21 +163,19 @@ def list_messages(
         "limit": limit,
     }
     if job_id is not None:
-        return tx.all(OF_JOB, _summary, **asked, job_id=job_id)
-    way = {None: NEWEST, MessageState.WAITING: WAITING}.get(state, ENDED)
-    return tx.all(way, _summary, **asked)
+        return tx.all(MESSAGES_OF_JOB, _read_summary, **filters, job_id=job_id)
+    way = {None: NEWEST_MESSAGES, MessageState.WAITING: WAITING_MESSAGES}.get(state, ENDED_MESSAGES)
+    return tx.all(way, _read_summary, **filters)
 
 
 def show_message(tx: Transaction, message_id: str) -> MessageDetail:
-    rows = tx.rows(SHOW, id=message_id)
+    """Everything about one message."""
+    rows = tx.rows(SHOW_MESSAGE, id=message_id)
     if not rows:
-        raise NotFoundError(
-            f"there is no message {message_id}; those that were sent are forgotten, hints about pages at once, "
-            "others after their retention time"
-        )
+        raise no_message(message_id)
     *columns, destination, key, trace, headers, body = rows[0]
     return MessageDetail(
-        _summary(*columns),
+        _read_summary(*columns),
         destination,
         key,
         trace,
@@ -322,37 +185,48 @@ def show_message(tx: Transaction, message_id: str) -> MessageDetail:
     )
 
 
+def no_message(message_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"there is no message {message_id}; those that were sent are forgotten, hints about pages at once, "
+        "others after their retention time"
+    )
+
+
 def list_destinations(tx: Transaction, *, limit: int = 200) -> list[DestinationReport]:
     """Destinations for which something waits or was given up; by name."""
     read = reader(DestinationReport, waiting=int, dead=int)
     found = []
-    for destination, channel, address, waiting, dead in tx.rows(UNSENT, limit=limit):
-        head = tx.rows(HEAD, destination=destination)
+    for destination, channel, address, waiting, dead in tx.rows(UNSENT_BY_DESTINATION, limit=limit):
+        head = tx.rows(FIRST_WAITING, destination=destination)
         first = head[0] if head else (None, None, None)
         found.append(read(destination, channel, as_shown(channel, address), waiting, dead, *first))
     return found
 
 
 def list_alerts(tx: Transaction, *, limit: int = 50) -> list[AlertReport]:
-    """Causes, the latest raised first, each with what became of its last telling."""
-    rows = tx.rows(ALERTS, limit=limit)
-    ids = [it for *_, message_ids, _ in rows for it in (message_ids or "").split(",") if it]
-    states = {row[0]: (row[1], row[2]) for row in tx.rows(STATES, ids=ids)} if ids else {}
+    """Alerts by cause, the latest raised first, each with the state of its last messages."""
+    rows = tx.rows(LIST_ALERTS, limit=limit)
+    ids = [message_id for row in rows for message_id in _ids(row[-2])]
+    states = {row[0]: (row[1], row[2]) for row in tx.rows(MESSAGE_STATES, ids=ids)} if ids else {}
     read = reader(AlertReport)
     found = []
     for cause, severity, title, *rest, message_ids, quiet in rows:
         notify_at = rest[5]
-        messages = [states[it] for it in (message_ids or "").split(",") if it in states]
+        messages = [states[message_id] for message_id in _ids(message_ids) if message_id in states]
         state = _alert_state(
-            pending=notify_at is not None, quiet=bool(quiet), states={it[0] for it in messages}
+            pending=notify_at is not None, quiet=bool(quiet), states={state for state, _ in messages}
         )
-        error = next((it[1] for it in messages if it[1]), None)
-        found.append(read(cause, severity, title, state, *rest, error))
+        last_error = next((error for _, error in messages if error), None)
+        found.append(read(cause, severity, title, state, *rest, last_error))
     return found
 
 
+def _ids(text: str | None) -> list[str]:
+    return [message_id for message_id in (text or "").split(",") if message_id]
+
+
 def _alert_state(*, pending: bool, quiet: bool, states: set[str]) -> str:
-    """The worst of what became of it; messages that are forgotten were sent."""
+    """The worst state of its messages; those that are forgotten were sent."""
     if MessageState.DEAD in states:
         return "dead"
     if MessageState.WAITING in states:
@@ -360,3 +234,131 @@ def _alert_state(*, pending: bool, quiet: bool, states: set[str]) -> str:
     if pending:
         return "quiet" if quiet else "unsent"
     return "sent"
+
+
+# Act
+
+MESSAGE_STATE = sql("SELECT state FROM stepfast_outbox WHERE id = :id {for_update}")
+
+# A revived message keeps its place: before everything that was staged after it.
+_REVIVE_MESSAGE = """
+    UPDATE stepfast_outbox
+       SET state = 'waiting', attempts = 0, since_at = {{now}}, due_at = {{now}}, ended_at = NULL
+     WHERE {which} AND state = 'dead'
+"""
+REVIVE_MESSAGE = sql(_REVIVE_MESSAGE.format(which="id = :id"))
+REVIVE_MESSAGES = sql(_REVIVE_MESSAGE.format(which="id {any_of:ids}"))
+HASTEN_MESSAGE = sql(
+    "UPDATE stepfast_outbox SET due_at = {now} WHERE id = :id AND state = 'waiting' AND due_at > {now}"
+)
+
+PURGE_MESSAGES = sql("DELETE FROM stepfast_outbox WHERE id {any_of:ids} AND state = 'dead'")
+
+_MATCHES = """
+    state = 'dead' AND ended_at <= :until AND (:any_channel = 1 OR channel = :channel)
+       AND (:any_destination = 1 OR destination = :destination)
+"""
+CHOOSE_DEAD = sql(f"""
+    SELECT id FROM stepfast_outbox WHERE {_MATCHES} ORDER BY ended_at LIMIT :limit {{skip_locked}}
+""")
+COUNT_DEAD = sql(f"SELECT count(*) FROM stepfast_outbox WHERE {_MATCHES}")
+
+
+def retry_message(tx: Transaction, message_id: str, *, by: Actor | None = None) -> None:
+    """Try a dead message again with fresh tries, or one that waits for its time right now."""
+    if tx.run(REVIVE_MESSAGE, id=message_id) == 1:
+        was = MessageState.DEAD
+    elif tx.run(HASTEN_MESSAGE, id=message_id) == 1:
+        was = MessageState.WAITING
+    else:
+        match _state(tx, message_id):
+            case MessageState.SENT:
+                raise StateError(f"message {message_id} is sent; stage a new one to say it again")
+            case _:
+                raise StateError(
+                    f"message {message_id} is tried as soon as its turn comes; it needs no retry"
+                )
+    tx.wakes.add(OUTBOX)
+    record(tx, by, "outbox.retry", message_id, detail={"was": was})
+
+
+def purge_message(tx: Transaction, message_id: str, *, by: Actor | None = None) -> None:
+    """Delete a message that was given up, for good."""
+    if tx.run(PURGE_MESSAGES, ids=[message_id]) != 1:
+        found = _state(tx, message_id)
+        raise StateError(f"message {message_id} is {found}; only dead ones are purged")
+    record(tx, by, "outbox.purge", message_id)
+
+
+def count_dead_messages(tx: Transaction, which: DeadMessages | None = None) -> int:
+    """How many messages that were given up match."""
+    return int(tx.first(COUNT_DEAD, **_parameters(which or DeadMessages()), until=now(tx)))
+
+
+def retry_dead_messages(
+    database: Database,
+    which: DeadMessages | None = None,
+    progress: Progress | None = None,
+    *,
+    by: Actor | None = None,
+) -> int:
+    """Try again the messages that were given up until now and match; returns how many."""
+
+    def revive(tx: Transaction, ids: Sequence[str]) -> int:
+        tx.wakes.add(OUTBOX)
+        return tx.run(REVIVE_MESSAGES, ids=list(ids))
+
+    return _each_dead(database, "outbox.retry", which or DeadMessages(), revive, progress=progress, by=by)
+
+
+def purge_dead_messages(
+    database: Database,
+    which: DeadMessages | None = None,
+    progress: Progress | None = None,
+    *,
+    by: Actor | None = None,
+) -> int:
+    """Delete the messages that were given up until now and match, for good; returns how many."""
+
+    def purge(tx: Transaction, ids: Sequence[str]) -> int:
+        return tx.run(PURGE_MESSAGES, ids=list(ids))
+
+    return _each_dead(database, "outbox.purge", which or DeadMessages(), purge, progress=progress, by=by)
+
+
+def _each_dead(
+    database: Database,
+    what: str,
+    which: DeadMessages,
+    work: Callable[[Transaction, Sequence[str]], int],
+    *,
+    progress: Progress | None,
+    by: Actor | None,
+) -> int:
+    """Walk over the messages that match. None is chosen twice: one that dies again dies after `until`."""
+    with database.reading() as tx:
+        until = now(tx)
+
+    def choose(tx: Transaction, _: str | None) -> list[str]:
+        return [row[0] for row in tx.rows(CHOOSE_DEAD, **_parameters(which), until=until, limit=BATCH)]
+
+    detail = {"channel": which.channel, "destination": which.destination}
+    command = Command(database, by, what, which.destination or which.channel or "all", detail)
+    return command.each_batch(choose, work, progress)[1]
+
+
+def _parameters(which: DeadMessages) -> dict[str, Any]:
+    """The filter as parameters."""
+    return {
+        "channel": which.channel,
+        "any_channel": int(which.channel is None),
+        "destination": which.destination,
+        "any_destination": int(which.destination is None),
+    }
+
+
+def _state(tx: Transaction, message_id: str) -> MessageState:
+    found = tx.first(MESSAGE_STATE, id=message_id)
+    if found is None:
+        raise no_message(message_id)
+    return MessageState(found)

@@ -1,13 +1,12 @@
-"""Rows in quarantine: one by one, or grouped by what they were refused for."""
+"""Rows in quarantine: list them one by one or by reason, have them tried again after a fix, or discard them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast.admin.audit import Actor, Command, whoever
+from stepfast.admin.audit import Actor, Command, Progress
 from stepfast.admin.rows import reader
 from stepfast.clock import new_id
 from stepfast.database.statement import sql
@@ -19,15 +18,21 @@ from stepfast.runs.run import kind_of
 from stepfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
+    from stepfast.database.statement import Statement
+
+
+BATCH: Final = 500
+LONGEST_NOTE: Final = 500
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Which entries are meant; what is None may be anything."""
+    """Which entries are meant; a filter that is None matches everything."""
 
     feed: str | None = None
     stage: str | None = None  # identify, map or store
@@ -36,7 +41,7 @@ class Entries:
     id: int | None = None
 
     def asked(self) -> dict[str, Any]:
-        """As parameters of `MATCHES`."""
+        """The filter as parameters of `MATCHES`."""
         given = {
             "feed": self.feed,
             "stage": self.stage,
@@ -45,6 +50,14 @@ class Entries:
             "id": self.id,
         }
         return given | {f"any_{name}": int(value is None) for name, value in given.items()}
+
+
+@dataclass(frozen=True)
+class ChosenEntry:
+    """An entry that a command works on."""
+
+    id: int
+    feed: str
 
 
 @dataclass(frozen=True)
@@ -93,73 +106,71 @@ MATCHES = """(:any_feed = 1 OR feed = :feed) AND (:any_stage = 1 OR stage = :sta
 
 _COLUMNS = """id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
            note"""
-LIST = sql(f"""
+LIST_ENTRIES = sql(f"""
     SELECT {_COLUMNS} FROM stepfast_quarantine
      WHERE {MATCHES} AND (:everything = 1 OR state IN ('open', 'replaying'))
      ORDER BY id DESC LIMIT :limit
 """)
-GROUPS = sql(f"""
+ENTRY_GROUPS = sql(f"""
     SELECT feed, stage, code, count(*), min(first_seen_at), max(last_seen_at), min(message) FROM stepfast_quarantine
      WHERE {MATCHES} AND (:everything = 1 OR state IN ('open', 'replaying'))
      GROUP BY feed, stage, code ORDER BY count(*) DESC, feed, stage, code LIMIT :limit
 """)
-SHOW = sql(f"SELECT {_COLUMNS}, content_hash, payload FROM stepfast_quarantine WHERE id = :id")
+SHOW_ENTRY = sql(f"SELECT {_COLUMNS}, content_hash, payload FROM stepfast_quarantine WHERE id = :id")
 
-_entry = reader(EntryReport, state=QuarantineState)
+_read_entry = reader(EntryReport, state=QuarantineState)
 
 
 def list_entries(
     tx: Transaction, which: Entries | None = None, *, everything: bool = False, limit: int = 50
 ) -> list[EntryReport]:
-    """Those that wait, or with `everything` all; the latest first."""
-    return tx.all(LIST, _entry, **(which or Entries()).asked(), everything=int(everything), limit=limit)
+    """Entries that wait for a fix, or with `everything` all; the latest first."""
+    return tx.all(
+        LIST_ENTRIES, _read_entry, **(which or Entries()).asked(), everything=int(everything), limit=limit
+    )
 
 
 def entry_groups(
     tx: Transaction, which: Entries | None = None, *, everything: bool = False, limit: int = 50
 ) -> list[EntryGroup]:
-    """By feed, stage and code; the largest group first."""
+    """Entries by feed, stage and code; the largest group first."""
     asked = (which or Entries()).asked()
-    return tx.all(GROUPS, reader(EntryGroup), **asked, everything=int(everything), limit=limit)
+    return tx.all(ENTRY_GROUPS, reader(EntryGroup), **asked, everything=int(everything), limit=limit)
 
 
 def show_entry(tx: Transaction, entry_id: int) -> EntryDetail:
-    found = tx.rows(SHOW, id=entry_id)
+    """One entry, with its payload."""
+    found = tx.rows(SHOW_ENTRY, id=entry_id)
     if not found:
         raise no_entry(entry_id)
     *columns, content_hash, payload = found[0]
-    return EntryDetail(_entry(*columns), content_hash, json.loads(payload))
+    return EntryDetail(_read_entry(*columns), content_hash, json.loads(payload))
 
 
 def no_entry(entry_id: int) -> NotFoundError:
     return NotFoundError(f"there is no entry {entry_id} in quarantine; see: stepfast quarantine list")
 
 
-# What an operator may do about rows in quarantine: have them tried again after a fix, or let them go.
-
-BATCH: Final = 500
-LONGEST_NOTE: Final = 500
-
-Progress = Callable[[int], object]  # told how many are behind us
-
-CHOOSE = sql(f"""
+CHOOSE_ENTRIES = sql(f"""
     SELECT id, feed FROM stepfast_quarantine
      WHERE id > :after AND state IN ('open', 'replaying') AND {MATCHES}
      ORDER BY id LIMIT :limit
     {{for_update}}
 """)
-COUNT = sql(f"SELECT count(*) FROM stepfast_quarantine WHERE state IN ('open', 'replaying') AND {MATCHES}")
-STATE = sql("SELECT state FROM stepfast_quarantine WHERE id = :id")
-REPLAY = sql("""
+COUNT_ENTRIES = sql(
+    f"SELECT count(*) FROM stepfast_quarantine WHERE state IN ('open', 'replaying') AND {MATCHES}"
+)
+ENTRY_STATE = sql("SELECT state FROM stepfast_quarantine WHERE id = :id")
+REPLAY_ENTRY = sql("""
     UPDATE stepfast_quarantine SET state = 'replaying', note = :note
      WHERE id = :id AND state IN ('open', 'replaying')
 """)
-DISCARD = sql("""
+DISCARD_ENTRY = sql("""
     UPDATE stepfast_quarantine SET state = 'discarded', note = :note
      WHERE id = :id AND state IN ('open', 'replaying')
 """)
 # Where the jobs of the feed's last runs waited: its workers listen there.
-QUEUE = sql("""
+QUEUE_OF_FEED = sql("""
     SELECT j.queue, r.started_at FROM stepfast_run r JOIN stepfast_job j ON j.id = r.job_id WHERE r.feed = :feed
      UNION ALL
     SELECT a.queue, r.started_at FROM stepfast_run r JOIN stepfast_archive a ON a.id = r.job_id WHERE r.feed = :feed
@@ -168,104 +179,103 @@ QUEUE = sql("""
 
 
 class Quarantine:
-    """Looks at rows that were refused, and steps in. What it changes is written down with who did it, and why."""
+    """Looks at rows in quarantine, replays and discards them. Every change is in the audit, with its actor and reason."""
 
     def __init__(self, database: Database, actor: Actor | None = None) -> None:
         self._database = database
-        self._actor = actor  # None: whoever runs this process
+        self._actor = actor  # None: the user of this process
 
     def by(self, name: str, *, reason: str | None = None) -> Quarantine:
-        """The same, in this one's name."""
+        """The quarantine for the actor of this name."""
         return Quarantine(self._database, Actor(name, reason))
 
     def entries(
         self, which: Entries | None = None, *, everything: bool = False, limit: int = 50
     ) -> list[EntryReport]:
-        """Rows that wait for a fix, or with `everything` all that ever did; the latest first."""
+        """Rows that wait for a fix, or with `everything` all entries; the latest first."""
         with self._database.reading() as tx:
             return list_entries(tx, which, everything=everything, limit=limit)
 
     def groups(
         self, which: Entries | None = None, *, everything: bool = False, limit: int = 50
     ) -> list[EntryGroup]:
-        """By what they were refused for, the largest group first."""
+        """Entries by feed, stage and code, the largest group first."""
         with self._database.reading() as tx:
             return entry_groups(tx, which, everything=everything, limit=limit)
 
     def show(self, entry_id: int) -> EntryDetail:
-        """One, with its payload."""
+        """One entry, with its payload."""
         with self._database.reading() as tx:
             return show_entry(tx, entry_id)
 
     def count(self, which: Entries | None = None) -> int:
-        """How many wait."""
+        """How many entries that match wait for a fix."""
         with self._database.reading() as tx:
-            return int(tx.first(COUNT, **(which or Entries()).asked()))
+            return int(tx.first(COUNT_ENTRIES, **(which or Entries()).asked()))
 
     def replay(
         self, which: Entries | None = None, *, queue: str | None = None, progress: Progress | None = None
     ) -> int:
-        """Have those that match (none given: all) tried again by a worker; returns how many.
+        """Have the entries that match (none given: all) tried again by a worker; returns how many.
 
         `queue`: where the feed's workers listen; None: where the jobs of its last run waited.
         """
 
-        def work(tx: Transaction, found: dict[str, list[int]], note: str | None) -> int:
-            for feed in sorted(found):
-                enqueue(tx, _replay_job(feed, queue or _queue_of(tx, feed)))
-            ids = sorted(it for of_feed in found.values() for it in of_feed)
-            tx.run_many(REPLAY, [{"id": it, "note": note} for it in ids])
-            return len(ids)
+        note = self._note()
 
-        return self._each_batch("quarantine.replay", which or Entries(), work, progress)
+        def work(tx: Transaction, entries: Sequence[ChosenEntry]) -> int:
+            for feed in sorted({entry.feed for entry in entries}):
+                enqueue(tx, _replay_job(feed, queue or _queue_of(tx, feed)))
+            return self._mark(tx, REPLAY_ENTRY, entries, note)
+
+        return self._each("quarantine.replay", which or Entries(), work, progress)
 
     def discard(self, which: Entries, *, progress: Progress | None = None) -> int:
-        """Let those that match go, with a reason; returns how many. A newer version of an item comes anew."""
+        """Discard the entries that match, with a reason; returns how many. A newer version of an item comes anew."""
         if not (self._actor and self._actor.reason):
             raise ConfigurationError("say why these rows are not wanted; the reason is kept with them")
+        note = self._note()
 
-        def work(tx: Transaction, found: dict[str, list[int]], note: str | None) -> int:
-            ids = sorted(it for of_feed in found.values() for it in of_feed)
-            tx.run_many(DISCARD, [{"id": it, "note": note} for it in ids])
-            return len(ids)
+        def work(tx: Transaction, entries: Sequence[ChosenEntry]) -> int:
+            return self._mark(tx, DISCARD_ENTRY, entries, note)
 
-        return self._each_batch("quarantine.discard", which, work, progress)
+        return self._each("quarantine.discard", which, work, progress)
 
-    def _each_batch(
+    def _each(
         self,
         what: str,
         which: Entries,
-        work: Callable[[Transaction, dict[str, list[int]], str | None], int],
+        work: Callable[[Transaction, Sequence[ChosenEntry]], int],
         progress: Progress | None,
     ) -> int:
-        """Each batch in a transaction of its own, by rising ids: none is chosen twice."""
-        by = self._actor or whoever()
-        note = None if by.reason is None else without_secrets(by.reason)[:LONGEST_NOTE]
+        """Walk over the entries that match by rising ids: none is chosen twice."""
+
+        def choose(tx: Transaction, last: ChosenEntry | None) -> Sequence[ChosenEntry]:
+            after = 0 if last is None else last.id
+            return tx.all(CHOOSE_ENTRIES, ChosenEntry, **which.asked(), after=after, limit=BATCH)
+
         detail = {"feed": which.feed, "stage": which.stage, "code": which.code, "run_id": which.run_id}
         subject = str(which.id) if which.id is not None else which.feed or "all"
-        command = Command(self._database, by, what, subject, detail)
-        after, done = 0, 0
-
-        def batch(tx: Transaction) -> tuple[tuple[int, int], int | None]:
-            rows = tx.rows(CHOOSE, **which.asked(), after=after, limit=BATCH)
-            found: dict[str, list[int]] = {}
-            for entry_id, feed in rows:
-                found.setdefault(str(feed), []).append(int(entry_id))
-            count = work(tx, found, note) if rows else 0
-            return (int(rows[-1][0]) if rows else after, count), count or None
-
-        while (told := command.run(batch))[1]:
-            after, done = told[0], done + told[1]
-            if progress is not None:
-                progress(done)
-        command.end()
-        if not done and which.id is not None:
+        command = Command(self._database, self._actor, what, subject, detail)
+        _, changed = command.each_batch(choose, work, progress)
+        if not changed and which.id is not None:
             self._refuse(which.id)
-        return done
+        return changed
+
+    def _mark(
+        self, tx: Transaction, statement: Statement, entries: Sequence[ChosenEntry], note: str | None
+    ) -> int:
+        tx.run_many(statement, [{"id": entry.id, "note": note} for entry in entries])
+        return len(entries)
+
+    def _note(self) -> str | None:
+        """The reason, as it is kept with each entry."""
+        reason = None if self._actor is None else self._actor.reason
+        return None if reason is None else without_secrets(reason)[:LONGEST_NOTE]
 
     def _refuse(self, entry_id: int) -> None:
         with self._database.reading() as tx:
-            state = tx.first(STATE, id=entry_id)
+            state = tx.first(ENTRY_STATE, id=entry_id)
         if state is None:
             raise no_entry(entry_id)
         raise StateError(f"entry {entry_id} is {state}; only open ones are replayed or discarded")
@@ -276,7 +286,7 @@ def _replay_job(feed: str, queue: str) -> NewJob:
 
 
 def _queue_of(tx: Transaction, feed: str) -> str:
-    found = tx.first(QUEUE, feed=feed)
+    found = tx.first(QUEUE_OF_FEED, feed=feed)
     if found is None:
         raise ConfigurationError(
             f"nobody remembers in which queue the jobs of feed {feed} wait; name it with --queue"

@@ -1,4 +1,4 @@
-"""Rows as people read them: stored instants become datetimes. And the database's time, the only one that decides."""
+"""Rows become reports: stored instants become datetimes. And the database's time, the only one that decides."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ NOW = sql("SELECT {now}")
 
 
 def now(tx: Transaction) -> int:
+    """The database's time, in microseconds."""
     return int(tx.first(NOW))
 
 
 def reader(into: type[D], **readers: Reader) -> Callable[..., D]:
-    """Make `into` of columns in the order of its fields; `readers` say how to read those that need it."""
+    """A function that makes `into` of columns in the order of its fields; `readers` convert the columns they name."""
     names = [field.name for field in fields(into)]
     how = [readers.get(name) or (moment if name.endswith(("_at", "_until")) else None) for name in names]
 
     def read(*row: Any) -> D:
         values = [
-            it if it is None or cross is None else cross(it) for it, cross in zip(row, how, strict=True)
+            value if value is None or read_one is None else read_one(value)
+            for value, read_one in zip(row, how, strict=True)
         ]
         return into(*values)
 

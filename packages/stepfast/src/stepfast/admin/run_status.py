@@ -566,11 +566,11 @@ class Pace:
 
 
 class RunObserver:
-    """Remembers what was seen of a run, and finds what is new."""
+    """Watches one run: remembers what it saw of the run, and finds what is new."""
 
     def __init__(self, database: Database, run_id: str) -> None:
+        self.run_id = run_id
         self._database = database
-        self._run_id = run_id
         self._known: dict[int, PartitionProgress] = {}
         self._since = 0
         self._pace = Pace()
@@ -578,11 +578,39 @@ class RunObserver:
         self._pending_at = float("-inf")
         self._still_since: float | None = None
 
+    def watch(self, *, poll: float = POLL, every: float | None = None) -> Iterator[RunProgress]:
+        """A look whenever something changed, and one when the run has ended; with `every`, also after so many seconds.
+
+        An outage of the database is waited for.
+        """
+        shown: tuple[object, ...] | None = None
+        shown_at = float("-inf")
+        while True:
+            try:
+                progress = self.look()
+            except (UnreachableError, ContentionError):
+                time.sleep(OUTAGE_PAUSE)
+                continue
+            facts = (progress.state, progress.completed, progress.failed, progress.applied, progress.pending)
+            due = every is not None and time.monotonic() - shown_at >= every
+            if progress.changed or facts != shown or progress.ended or due:
+                shown, shown_at = facts, time.monotonic()
+                yield progress
+            if progress.ended:
+                return
+            time.sleep(poll)
+
+    def why(self) -> tuple[Reason, ...]:
+        """Why the run does not advance, as it stands now."""
+        with self._database.reading() as tx:
+            return show_run(tx, self.run_id).why
+
     def look(self) -> RunProgress:
+        """How far the run is now."""
         at = time.monotonic()
         with self._database.reading() as tx:
             # The run first: when it has ended, its partitions do not change any more.
-            run = find_run(tx, self._run_id)
+            run = find_run(tx, self.run_id)
             changed = self._changes(tx)
             pending = self._rows_that_wait(tx, run, at)
         if changed or self._still_since is None:
@@ -619,12 +647,12 @@ class RunObserver:
 
     @property
     def partitions(self) -> list[PartitionProgress]:
-        """As they stood at the last look, by number."""
+        """The partitions as they stood at the last look, by number."""
         return [self._known[number] for number in sorted(self._known)]
 
     def _changes(self, tx: Transaction) -> tuple[PartitionProgress, ...]:
         since, self._since = self._since, now(tx) - micros(LATE)
-        found = tx.all(WRITTEN_LATELY, _read, id=self._run_id, since=since)
+        found = tx.all(WRITTEN_LATELY, _read, id=self.run_id, since=since)
         changed = tuple(it for it in found if self._known.get(it.number) != it)
         self._known |= {it.number: it for it in changed}
         return changed
@@ -643,29 +671,3 @@ class RunObserver:
         if any(it.is_open and it.expected is None for it in read):
             return None
         return sum(sizes) if read else None
-
-
-def watch_run(
-    database: Database, run_id: str, *, poll: float = POLL, every: float | None = None
-) -> Iterator[tuple[RunProgress, RunObserver]]:
-    """A look whenever something changed, and one when it has ended; with `every`, also when so many seconds have passed.
-
-    An outage of the database is waited for.
-    """
-    observer = RunObserver(database, run_id)
-    shown: tuple[object, ...] | None = None
-    shown_at = float("-inf")
-    while True:
-        try:
-            progress = observer.look()
-        except (UnreachableError, ContentionError):
-            time.sleep(OUTAGE_PAUSE)
-            continue
-        facts = (progress.state, progress.completed, progress.failed, progress.applied, progress.pending)
-        due = every is not None and time.monotonic() - shown_at >= every
-        if progress.changed or facts != shown or progress.ended or due:
-            shown, shown_at = facts, time.monotonic()
-            yield progress, observer
-        if progress.ended:
-            return
-        time.sleep(poll)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from stepfast.admin.audit import Actor, record, whoever
+from stepfast.admin.audit import Actor, actor_or_default, record
 from stepfast.admin.run_reports import (
     PartitionReport,
     RunReport,
@@ -20,7 +20,7 @@ from stepfast.admin.run_reports import (
     resolve,
     run_report,
 )
-from stepfast.admin.run_status import RunDetail, RunObserver, RunProgress, show_run, watch_run
+from stepfast.admin.run_status import RunDetail, RunObserver, RunProgress, show_run
 from stepfast.database.database import persist
 from stepfast.errors import (
     ConfigurationError,
@@ -79,7 +79,7 @@ class Runs:
     def __init__(self, database: Database, feeds: Feeds | None = None, actor: Actor | None = None) -> None:
         self.database = database
         self._feeds = feeds
-        self._actor = actor or whoever()
+        self._actor = actor or actor_or_default()
 
     def by(self, name: str, *, reason: str | None = None) -> Runs:
         """The same, in this one's name."""
@@ -87,8 +87,13 @@ class Runs:
 
     # Look
 
+    def report(self, run: str) -> RunReport:
+        """A run in one line."""
+        with self.database.reading() as tx:
+            return run_report(tx, resolve(tx, run))
+
     def show(self, run: str) -> RunDetail:
-        """Where it stands, and why it does not advance."""
+        """Where a run stands, and why it does not advance."""
         with self.database.reading() as tx:
             return show_run(tx, resolve(tx, run))
 
@@ -101,15 +106,30 @@ class Runs:
             return list_partitions(tx, run_id=run_id, failed=failed, stuck=stuck, limit=limit)
 
     def look(self, run: str) -> RunProgress:
-        """How far it is, once."""
-        return RunObserver(self.database, self._id(run)).look()
+        """How far a run is now."""
+        return self.observe(run).look()
 
     def watch(self, run: str) -> Iterator[RunProgress]:
-        """How far it is, whenever that changed, until it has ended."""
-        for progress, _ in watch_run(self.database, self._id(run)):
-            yield progress
+        """How far a run is, whenever that changed, until it has ended."""
+        yield from self.observe(run).watch()
+
+    def observe(self, run: str) -> RunObserver:
+        """An observer of a run, for programs that show its partitions and why it does not advance."""
+        with self.database.reading() as tx:
+            return RunObserver(self.database, resolve(tx, run))
 
     # Begin
+
+    @staticmethod
+    def check(
+        kind: RunKind | None = None,
+        *,
+        from_: datetime | None = None,
+        to: datetime | None = None,
+        max_rows: int | None = None,
+    ) -> None:
+        """Refuse options that no run can have, before the source or the database is asked."""
+        RunRequest(kind=kind, from_=from_, to=to, most_rows=max_rows)
 
     def plan(
         self,
@@ -121,8 +141,6 @@ class Runs:
         max_rows: int | None = None,
     ) -> RunPlan:
         """What such a run would read, and what it would cost. The source is asked from here; nothing is started."""
-        from stepfast.admin.runs import plan_run
-
         request = RunRequest(kind=kind, from_=from_, to=to, most_rows=max_rows)
         return _asked(feed, plan_run(self.database, self._declared(feed), request))
 
@@ -140,7 +158,7 @@ class Runs:
         request = RunRequest(kind=kind, from_=from_, to=to, most_rows=max_rows)
         declared = self._declared(feed)
         clock = _asked(feed, source_clock(self.database, declared))
-        by = self._actor.because(note)
+        by = self._actor.with_reason(note)
 
         def act(tx: Transaction) -> RunReport:
             run = start_run(tx, declared, request, clock)
@@ -152,7 +170,7 @@ class Runs:
     def remap(self, feed: str, *, note: str | None = None) -> RunReport:
         """Map and write all rows of a feed once more, after map() was mended. The source is not asked."""
         declared = self._declared(feed)
-        by = self._actor.because(note)
+        by = self._actor.with_reason(note)
 
         def act(tx: Transaction) -> RunReport:
             run = start_remap(tx, declared)
@@ -192,7 +210,7 @@ class Runs:
 
     def cancel(self, run: str, note: str | None = None) -> RunRepair:
         """Stop it. What was read stays, and it can be resumed until a newer run exists."""
-        by = self._actor.because(note)
+        by = self._actor.with_reason(note)
         reason = f"Cancelled: {by.reason}" if by.reason else "Cancelled by an operator"
         return self._repair("run.cancel", run, lambda tx, run_id: repair.cancel(tx, run_id, reason), note)
 
@@ -217,7 +235,7 @@ class Runs:
         note: str | None,
         detail: dict[str, str | None] | None = None,
     ) -> RunRepair:
-        by = self._actor.because(note)
+        by = self._actor.with_reason(note)
 
         def act(tx: Transaction) -> tuple[Repaired, RunRepair]:
             run_id = resolve(tx, run, prefer_active=what == "run.cancel")
@@ -242,10 +260,6 @@ class Runs:
             "run.repaired", run_id=told.run.id, feed=told.run.feed, action=what, state=told.run.state.value
         )
         return told
-
-    def _id(self, run: str) -> str:
-        with self.database.reading() as tx:
-            return resolve(tx, run)
 
     def _declared_of(self, tx: Transaction, run_id: str) -> Declaration:
         return self._declared(find_run(tx, run_id).feed)

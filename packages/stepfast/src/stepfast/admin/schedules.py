@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, Unpack
 
-from stepfast.admin.audit import Actor, record, whoever
+from stepfast.admin.audit import Actor, actor_or_default, record
 from stepfast.clock import moment
 from stepfast.database.database import persist
 from stepfast.database.statement import sql
@@ -199,7 +199,7 @@ class Schedules:
     def __init__(self, database: Database, kinds: Kinds, actor: Actor | None = None) -> None:
         self.database = database
         self.kinds = kinds
-        self._actor = actor or whoever()
+        self._actor = actor or actor_or_default()
 
     def by(self, name: str, *, reason: str | None = None) -> Schedules:
         """The same, in this one's name."""
@@ -298,7 +298,7 @@ class Schedules:
         return self._act(act, note)
 
     def _act(self, action: Callable[[Transaction, Actor], T], note: str | None) -> T:
-        by = self._actor.because(note)
+        by = self._actor.with_reason(note)
         return persist(self.database, lambda tx: action(tx, by))
 
 

@@ -1,4 +1,4 @@
-"""How each kind of job has fared lately: how many, how long, how often in vain, and why."""
+"""Statistics: how jobs of each kind ended lately, how full the queues are now, and which limits hold jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.admin.rows import now, reader
-from stepfast.admin.workers import DEAD, LIVE
+from stepfast.admin.workers import DEAD_BY_QUEUE, LIVE_BY_QUEUE
 from stepfast.clock import micros, moment
 from stepfast.database.statement import sql
 from stepfast.limits.limit import room_in_rate
@@ -22,17 +22,17 @@ MOST_PATTERNS: Final = 10  # of one kind
 
 @dataclass(frozen=True)
 class FailurePattern:
-    """Failures of one cause, of one kind."""
+    """Failures of one kind of job with one cause."""
 
     error_group: str
     dead: int  # jobs that died of it
-    retrying: int  # unfinished jobs whose last try failed so
-    recovered: int  # jobs that failed so, and were done by a later try
+    retrying: int  # unfinished jobs whose last try failed of it
+    recovered: int  # jobs that failed of it, and were done by a later try
     last_at: datetime
     newest_id: str
 
     def __add__(self, other: FailurePattern) -> FailurePattern:
-        newer = max(self, other, key=lambda it: it.last_at)
+        newer = max(self, other, key=lambda pattern: pattern.last_at)
         return replace(
             newer,
             dead=self.dead + other.dead,
@@ -43,6 +43,8 @@ class FailurePattern:
 
 @dataclass(frozen=True)
 class KindStatistics:
+    """How the jobs of one kind ended in a span of time."""
+
     kind: str
     done: int
     dead: int
@@ -58,14 +60,14 @@ class KindStatistics:
 
 _WHICH = "(:any_kind = 1 OR kind = :kind)"
 
-ENDED = sql(f"""
+ENDED_BY_KIND = sql(f"""
     SELECT kind, state, count(*) FROM stepfast_archive
      WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= {{now}} - :span AND {_WHICH}
      GROUP BY kind, state
 """)
 
-# The smallest time that is not below half (or 95 %) of them. No database of the three computes it in the same words.
-TIMES = sql(f"""
+# The smallest time that is not below half (or 95 %) of them. The three databases have no common word for it.
+TIMES_BY_KIND = sql(f"""
     SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5 + 1 THEN took END),
            max(CASE WHEN place >= many * 0.95 AND place < many * 0.95 + 1 THEN took END), max(took), avg(waited)
       FROM (SELECT kind, finished_at - leased_at AS took, leased_at - ready_at AS waited,
@@ -76,14 +78,14 @@ TIMES = sql(f"""
      GROUP BY kind
 """)
 
-FAILED = sql(f"""
+FAILED_BY_KIND = sql(f"""
     SELECT kind, error_group, sum(CASE state WHEN 'dead' THEN 1 ELSE 0 END), 0,
            sum(CASE state WHEN 'done' THEN 1 ELSE 0 END), max(finished_at), max(id)
       FROM stepfast_archive
      WHERE state IN ('done', 'dead') AND finished_at >= {{now}} - :span AND error_group IS NOT NULL AND {_WHICH}
      GROUP BY kind, error_group
 """)
-RETRYING = sql(f"""
+RETRYING_BY_KIND = sql(f"""
     SELECT kind, error_group, 0, count(*), 0, max(updated_at), max(id)
       FROM stepfast_job
      WHERE updated_at >= {{now}} - :span AND error_group IS NOT NULL AND {_WHICH}
@@ -92,12 +94,12 @@ RETRYING = sql(f"""
 
 
 def kind_statistics(tx: Transaction, span: timedelta, kind: str | None = None) -> list[KindStatistics]:
-    """Jobs that ended or failed in the last `span`, by kind; those that retention has forgotten do not count."""
-    asked = {"span": micros(span), "kind": kind, "any_kind": int(kind is None)}
-    ended = {(kind, state): int(count) for kind, state, count in tx.rows(ENDED, **asked)}
-    times = {kind: [_seconds(it) for it in rest] for kind, *rest in tx.rows(TIMES, **asked)}
+    """Jobs that ended or failed in the last `span`, by kind; jobs that retention has deleted do not count."""
+    filters = {"span": micros(span), "kind": kind, "any_kind": int(kind is None)}
+    ended = {(kind, state): int(count) for kind, state, count in tx.rows(ENDED_BY_KIND, **filters)}
+    times = {kind: [_seconds(value) for value in rest] for kind, *rest in tx.rows(TIMES_BY_KIND, **filters)}
     failures: dict[str, dict[str, FailurePattern]] = {}
-    for row in (*tx.rows(FAILED, **asked), *tx.rows(RETRYING, **asked)):
+    for row in (*tx.rows(FAILED_BY_KIND, **filters), *tx.rows(RETRYING_BY_KIND, **filters)):
         found, patterns = _pattern(row), failures.setdefault(row[0], {})
         known = patterns.get(found.error_group)
         patterns[found.error_group] = found if known is None else known + found
@@ -144,33 +146,35 @@ def _seconds(span: Any) -> float | None:
     return None if span is None else float(span) / 1e6
 
 
-# How full everything is right now: what a scrape of the metrics shows of the database.
+# Gauges
 
 
 @dataclass(frozen=True)
 class Gauges:
+    """How full the queues and the outbox are now: the part of the metrics that comes from the database."""
+
     depth: dict[tuple[str, str], int]  # unfinished jobs by queue and state
     oldest_ready_seconds: dict[str, float]  # by queue
     dead_letters: dict[str, int]  # by queue
     paused: frozenset[str]  # queues
-    workers: int  # alive, and heard of within their lease
+    workers: int  # alive, with a heartbeat within their lease
     outbox: dict[str, int]  # messages that are not sent, by state
     oldest_message_seconds: float | None  # of those that wait
 
 
-PAUSED = sql("SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL")
-WORKERS = sql("SELECT count(*) FROM stepfast_worker WHERE state = 'alive' AND alive_until >= {now}")
-OUTBOX = sql("""
+PAUSED_QUEUES = sql("SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL")
+COUNT_WORKERS = sql("SELECT count(*) FROM stepfast_worker WHERE state = 'alive' AND alive_until >= {now}")
+UNSENT_MESSAGES = sql("""
     SELECT state, count(*), min(created_at) FROM stepfast_outbox
      WHERE state IN ('waiting', 'dead') GROUP BY state
 """)
 
 
-def look(tx: Transaction) -> Gauges:
-    """Counts every unfinished job: 1,000,000 of them take a second, so ask less often the longer it takes."""
-    live = tx.rows(LIVE)
+def read_gauges(tx: Transaction) -> Gauges:
+    """The gauges now. Counts every unfinished job: 1,000,000 of them take a second, so ask less often the longer it takes."""
+    live = tx.rows(LIVE_BY_QUEUE)
     instant = now(tx)
-    outbox = {state: (int(count), int(oldest)) for state, count, oldest in tx.rows(OUTBOX)}
+    outbox = {state: (int(count), int(oldest)) for state, count, oldest in tx.rows(UNSENT_MESSAGES)}
     return Gauges(
         depth={(queue, state): int(count) for queue, state, count, _ in live},
         oldest_ready_seconds={
@@ -178,9 +182,9 @@ def look(tx: Transaction) -> Gauges:
             for queue, state, _, ready_at in live
             if state == "ready"
         },
-        dead_letters={queue: int(count) for queue, _, count, _ in tx.rows(DEAD)},
-        paused=frozenset(row[0] for row in tx.rows(PAUSED)),
-        workers=int(tx.first(WORKERS)),
+        dead_letters={queue: int(count) for queue, _, count, _ in tx.rows(DEAD_BY_QUEUE)},
+        paused=frozenset(row[0] for row in tx.rows(PAUSED_QUEUES)),
+        workers=int(tx.first(COUNT_WORKERS)),
         outbox={state: outbox.get(state, (0, 0))[0] for state in ("waiting", "dead")},
         oldest_message_seconds=max(0.0, (instant - outbox["waiting"][1]) / 1e6)
         if "waiting" in outbox
@@ -188,21 +192,23 @@ def look(tx: Transaction) -> Gauges:
     )
 
 
-# Limits: what is taken, who waits, and when there is room again.
+# Limits
 
 
 @dataclass(frozen=True)
 class LimitReport:
+    """A limit: its slots, its room now, and the jobs that it holds."""
+
     limit: str
     slots: int | None  # how many may run at once; None for a rate
     taken: int | None
     room: int  # how many may start now
     held: int  # jobs that wait for it
-    next_look_at: datetime | None  # when held jobs are looked at, if nobody frees a slot before
+    next_look_at: datetime | None  # when held jobs are looked at again, if no slot gets free before
 
 
-# Those that hold somebody first, then those in use; 100,000 keys are not a list to read.
-LIMITS = sql("""
+# Limits that hold jobs first, then those in use; 100,000 keys are not a list to read.
+LIST_LIMITS = sql("""
     SELECT l.id, l.slots, l.arrival_at, l.gap, l.tolerance, l.due_at, {now},
            (SELECT count(*) FROM stepfast_slot s WHERE s.limit_id = l.id),
            (SELECT count(*) FROM stepfast_job j WHERE j.held_by = l.id AND j.state = 'held')
@@ -218,7 +224,7 @@ def list_limits(tx: Transaction, *, everything: bool = False, limit: int = 100) 
     read = reader(LimitReport)
     found = []
     for name, slots, arrival, gap, tolerance, due, at, taken, held in tx.rows(
-        LIMITS, everything=int(everything), limit=limit
+        LIST_LIMITS, everything=int(everything), limit=limit
     ):
         if slots or not gap:
             found.append(read(name, slots or None, int(taken), max(0, slots - int(taken)), int(held), due))

@@ -1,4 +1,4 @@
-"""Tasks that came from queues, with the jobs that they became and what was told of their ends."""
+"""Tasks that came from queues, with their jobs and the webhooks about their ends."""
 
 from __future__ import annotations
 
@@ -17,36 +17,10 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
 
 
-# Where the job is neither live nor in the archive, it was forgotten with its age.
-_TASK = """
-    SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
-           COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
-      FROM stepfast_task t LEFT JOIN stepfast_job j ON j.id = t.id LEFT JOIN stepfast_archive a ON a.id = t.id
-"""
-LATEST = sql(f"""
-    {_TASK}
-     WHERE (:any_client = 1 OR t.client = :client)
-       AND (:any_state = 1 OR COALESCE(j.state, a.state, 'forgotten') = :state)
-     ORDER BY t.received_at DESC, t.id DESC LIMIT :limit
-""")
-ONE = sql(f"""
-    {_TASK}
-     WHERE (t.id = :id OR t.task_id = :id) AND (:any_client = 1 OR t.client = :client)
-     ORDER BY t.received_at DESC, t.id DESC LIMIT 1
-""")
-RESULT = sql("SELECT result FROM stepfast_archive WHERE id = :id")
-WEBHOOKS = sql("""
-    SELECT id, state, address, attempts, last_error FROM stepfast_outbox
-     WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' ORDER BY seq
-""")
-RECEIVED = sql("""
-    SELECT id, status, received_at FROM stepfast_received
-     WHERE task_id = :task_id AND client = :client ORDER BY received_at, id LIMIT 50
-""")
-
-
 @dataclass(frozen=True)
 class TaskSummary:
+    """A task in one line."""
+
     job_id: str
     client: str
     task_id: str
@@ -60,6 +34,8 @@ class TaskSummary:
 
 @dataclass(frozen=True)
 class EndWebhook:
+    """The webhook that tells of a task's end."""
+
     id: str
     state: str
     address: str
@@ -69,6 +45,8 @@ class EndWebhook:
 
 @dataclass(frozen=True)
 class ReceivedEnd:
+    """A webhook about a task's end, as a receiver on this database has saved it."""
+
     id: str
     status: str
     received_at: datetime
@@ -76,10 +54,40 @@ class ReceivedEnd:
 
 @dataclass(frozen=True)
 class TaskDetail:
+    """A task with everything that is stored about it."""
+
     task: TaskSummary
     result: str | None
     webhooks: list[EndWebhook]
     received: list[ReceivedEnd]
+
+
+# A job that is neither live nor in the archive was forgotten after its retention time.
+_TASK = """
+    SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
+           COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
+      FROM stepfast_task t LEFT JOIN stepfast_job j ON j.id = t.id LEFT JOIN stepfast_archive a ON a.id = t.id
+"""
+LATEST_TASKS = sql(f"""
+    {_TASK}
+     WHERE (:any_client = 1 OR t.client = :client)
+       AND (:any_state = 1 OR COALESCE(j.state, a.state, 'forgotten') = :state)
+     ORDER BY t.received_at DESC, t.id DESC LIMIT :limit
+""")
+ONE_TASK = sql(f"""
+    {_TASK}
+     WHERE (t.id = :id OR t.task_id = :id) AND (:any_client = 1 OR t.client = :client)
+     ORDER BY t.received_at DESC, t.id DESC LIMIT 1
+""")
+TASK_RESULT = sql("SELECT result FROM stepfast_archive WHERE id = :id")
+END_WEBHOOKS = sql("""
+    SELECT id, state, address, attempts, last_error FROM stepfast_outbox
+     WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' ORDER BY seq
+""")
+RECEIVED_ENDS = sql("""
+    SELECT id, status, received_at FROM stepfast_received
+     WHERE task_id = :task_id AND client = :client ORDER BY received_at, id LIMIT 50
+""")
 
 
 def list_tasks(
@@ -92,23 +100,23 @@ def list_tasks(
         "state": state,
         "any_state": int(state is None),
     }
-    return [_summary(row) for row in tx.rows(LATEST, **given, limit=limit)]
+    return [_summary(row) for row in tx.rows(LATEST_TASKS, **given, limit=limit)]
 
 
 def show_task(tx: Transaction, task_id: str, *, client: str | None = None) -> TaskDetail:
-    """Everything about one task, by its id or that of its job. Each client has ids of its own: of several, the latest."""
-    rows = tx.rows(ONE, id=task_id, client=client, any_client=int(client is None))
+    """Everything about one task, by its id or that of its job. If several clients have the id, the latest."""
+    rows = tx.rows(ONE_TASK, id=task_id, client=client, any_client=int(client is None))
     if not rows:
         whose = "" if client is None else f" of client {client!r}"
         raise NotFoundError(f"there is no task {task_id!r}{whose}; ids are forgotten a month after they came")
     task = _summary(rows[0])
     webhooks = [
         EndWebhook(id_, state, as_shown("webhook", address), attempts, error)
-        for id_, state, address, attempts, error in tx.rows(WEBHOOKS, id=task.job_id)
+        for id_, state, address, attempts, error in tx.rows(END_WEBHOOKS, id=task.job_id)
     ]
-    told_here = tx.rows(RECEIVED, task_id=task.task_id, client=task.client)
+    told_here = tx.rows(RECEIVED_ENDS, task_id=task.task_id, client=task.client)
     received = [ReceivedEnd(it[0], it[1], moment(it[2])) for it in told_here]
-    return TaskDetail(task, tx.first(RESULT, id=task.job_id), webhooks, received)
+    return TaskDetail(task, tx.first(TASK_RESULT, id=task.job_id), webhooks, received)
 
 
 def _summary(row: Sequence[Any]) -> TaskSummary:

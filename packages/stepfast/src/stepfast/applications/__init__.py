@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from stepfast.admin.audit import Actor
     from stepfast.admin.audit import record as record_audit
@@ -66,7 +66,6 @@ __all__ = [
     "run_worker",
     "sqlite_path",
     "table_names",
-    "watch_run",
     "without_secrets",
     "worker_command",
 ]
@@ -127,15 +126,6 @@ def persist(app: Stepfast, work: Callable[[Transaction], T]) -> T:
     from stepfast.database.dialects import Plans
 
     return persist_work(app.database, work, Plans.FREE)
-
-
-def watch_run(
-    app: Stepfast, run_id: str, *, poll: float, every: float
-) -> Iterator[tuple[RunProgress, RunObserver]]:
-    """Look at a run every `poll` seconds until it has ended; a look whenever it changed, and every so many seconds."""
-    from stepfast.admin.run_status import watch_run as watch
-
-    yield from watch(app.database, run_id, poll=poll, every=every)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,19 +12,25 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, Why, actor, opened, url, usage
+from stepfast.cli.options import (
+    By,
+    DatabaseUrl,
+    Json,
+    Limit,
+    Reason,
+    RequiredReason,
+    opened,
+    url,
+    usage,
+)
 from stepfast.cli.output import complain, console, print_facts, print_json, print_table, progress, said
-from stepfast.cli.run_watch import LINE_EVERY
-from stepfast.cli.run_watch import Asked as StandstillReasons
-from stepfast.cli.run_watch import Bars as RunBars
-from stepfast.cli.run_watch import empty_bars as empty_run_bars
-from stepfast.cli.run_watch import line as run_line
+from stepfast.cli.run_watch import LINE_EVERY, RunBars, StandstillReasons, empty_run_bars, run_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepfast.app import Stepfast
-    from stepfast.applications import Component
+    from stepfast.applications import Actor, Component
 
 __all__ = [
     "LINE_EVERY",
@@ -33,9 +39,9 @@ __all__ = [
     "Json",
     "Limit",
     "Reason",
+    "RequiredReason",
     "RunBars",
     "StandstillReasons",
-    "Why",
     "actor",
     "complain",
     "console",
@@ -51,6 +57,13 @@ __all__ = [
     "said",
     "usage",
 ]
+
+
+def actor(by: str | None, reason: str | None = None) -> Actor:
+    """The actor that the options `--by` and `--reason` name."""
+    from stepfast.admin.audit import actor_or_default
+
+    return actor_or_default(by, reason)
 
 
 @contextmanager

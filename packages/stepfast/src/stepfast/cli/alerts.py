@@ -1,13 +1,36 @@
-"""`stepfast alerts`: what people should know, whether they were told, and whether they can be."""
+"""`stepfast alerts`: list alerts, and test where they go."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json, Limit, opened
-from stepfast.cli.output import print_json, print_table
+from stepfast.cli.options import DatabaseUrl, Json, Limit, operating
+from stepfast.cli.output import Listing, print_json, print_table
 
-app = typer.Typer(help="Alerts: list them, test where they go.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from stepfast.reports import AlertReport
+
+
+app = typer.Typer(help="List alerts, and test where they go.", no_args_is_help=True)
+
+ALERTS: Listing[AlertReport] = Listing(
+    columns={
+        "state": "state",
+        "severity": "severity",
+        "raised": "raised",
+        "untold": "untold",
+        "last (UTC)": "last_at",
+        "told (UTC)": "notified_at",
+        "cause": "cause",
+        "title": "title",
+        "error": "last_error",
+    },
+    empty="no alerts",
+    less=("title", "told (UTC)", "untold", "severity", "last (UTC)"),
+    cut=("cause", "title"),
+)
 
 
 @app.command("list")
@@ -15,38 +38,13 @@ def list_(
     ctx: typer.Context, *, limit: Limit = 50, json: Json = False, database_url: DatabaseUrl = None
 ) -> None:
     """List alerts by cause, the latest raised first."""
-    from stepfast.admin.outbox import list_alerts
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_alerts(tx, limit=limit)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        ("state", "severity", "raised", "untold", "last (UTC)", "told (UTC)", "cause", "title", "error"),
-        [
-            (
-                it.state,
-                it.severity,
-                it.raised,
-                it.untold,
-                it.last_at,
-                it.notified_at,
-                it.cause,
-                it.title,
-                it.last_error,
-            )
-            for it in found
-        ],
-        empty="no alerts",
-        less=("title", "told (UTC)", "untold", "severity", "last (UTC)"),
-        cut=("cause", "title"),
-    )
+    with operating(ctx, database_url) as operator:
+        ALERTS.show(operator.alerts(limit=limit), json=json)
 
 
 @app.command("test")
 def send_test(*, json: Json = False) -> None:
-    """Send a test alert to every place in STEPFAST_ALERT_URLS, from here and now. Exits with 1 if one did not get it."""
+    """Send a test alert to every place in STEPFAST_ALERT_URLS, from here and now. Exits with 1 if one of them failed."""
     from stepfast.errors import ConfigurationError
     from stepfast.notifications.alert import AlertText, places, send
     from stepfast.notifications.settings import from_environment

@@ -1,20 +1,39 @@
-"""`stepfast audit`: who did what, and why."""
+"""`stepfast audit`: what operators did, and why."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json, Limit, opened, span, usage
-from stepfast.cli.output import print_json, print_table
+from stepfast.cli.options import DatabaseUrl, Json, Limit, operating, span, usage
+from stepfast.cli.output import Listing
 
-app = typer.Typer(help="Look at what operators did.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from stepfast.reports import AuditEntry
+
+
+app = typer.Typer(help="List what operators did.", no_args_is_help=True)
+
+ENTRIES: Listing[AuditEntry] = Listing(
+    columns={
+        "id": "id",
+        "when (UTC)": "at",
+        "who": "who",
+        "what": "what",
+        "subject": "subject",
+        "rows": "touched",
+        "ended": lambda entry: "" if entry.ended_at else "no",
+        "why": "why",
+    },
+    empty="nobody has done anything that matches",
+    less=("ended", "rows", "id"),
+)
 
 
 @app.callback()
 def audit() -> None:
-    """Look at what operators did."""
+    """List what operators did."""
 
 
 @app.command("list")
@@ -23,7 +42,7 @@ def list_(
     *,
     who: Annotated[
         str | None,
-        typer.Option("--who", metavar="NAME", help="Only what this one did.", show_default=False),
+        typer.Option("--who", metavar="NAME", help="Only actions of this operator.", show_default=False),
     ] = None,
     what: Annotated[
         str | None,
@@ -34,7 +53,7 @@ def list_(
     subject: Annotated[
         str | None,
         typer.Option(
-            "--subject", metavar="TEXT", help="Only what was done to this job or queue.", show_default=False
+            "--subject", metavar="TEXT", help="Only actions on this job or queue.", show_default=False
         ),
     ] = None,
     since: Annotated[
@@ -49,7 +68,7 @@ def list_(
         typer.Option(
             "--before",
             metavar="ID",
-            help="The next page: only what was done before this.",
+            help="The next page: only older entries than this.",
             show_default=False,
         ),
     ] = None,
@@ -57,33 +76,10 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List what operators did, newest first: who, what, to what, and why."""
-    from stepfast.admin.audit import list_audit
     from stepfast.clock import duration
 
     with usage("--since"):
         past = None if since is None else duration(span(since) or 0, "since")
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_audit(tx, who=who, what=what, subject=subject, since=past, limit=limit, before=before)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        ("id", "when (UTC)", "who", "what", "subject", "rows", "ended", "why"),
-        [
-            (
-                it.id,
-                it.at,
-                it.who,
-                it.what,
-                it.subject,
-                it.touched,
-                "" if it.ended_at else "no",
-                it.why,
-            )
-            for it in found
-        ],
-        empty="nobody has done anything that matches",
-        less=("ended", "rows", "id"),
-    )
-    if len(found) == limit:
-        typer.echo(f"more with --before {found[-1].id}", err=True)
+    with operating(ctx, database_url) as operator:
+        found = operator.audit(who=who, what=what, subject=subject, since=past, limit=limit, before=before)
+    ENTRIES.show(found, json=json, page=limit)

@@ -1,9 +1,9 @@
-"""All commands in one tree. A refusal is one sentence on stderr and exit code 1; wrong usage is exit code 2."""
+"""All commands in one tree, in groups. A refusal is one sentence on stderr and exit code 1; wrong usage is exit code 2."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -15,9 +15,9 @@ from stepfast.cli import (
     dead_letters,
     debts,
     doctor,
+    encryption,
     events,
     jobs,
-    keys,
     leases,
     limits,
     migrate,
@@ -41,17 +41,49 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
+# The groups of `stepfast --help`, in their order
+WORK: Final = "Work"
+LOOK: Final = "Look"
+MEND: Final = "Mend"
+SYNC: Final = "Sync"
+SET_UP: Final = "Set up"
+APPLICATIONS: Final = "Applications"
+
+
 class Commands(TyperGroup):
-    """The root of the tree: adds the commands of applications, and turns what Stepfast raises into a sentence."""
+    """The root of the tree: commands in groups, ours and those of applications. Turns our errors into a sentence."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *sorted(applications())]
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """One of ours, or else what an installed application brings under this name."""
+        """A command of ours, or else that of an installed application."""
         if (ours := super().get_command(ctx, name)) is not None:
             return ours
         return click_command(name, applications()[name].load()) if name in applications() else None
+
+    def groups(self, ctx: Any) -> dict[str, dict[str, Any]]:
+        """The commands by group and name. An application's command without a group is in "Applications"."""
+        grouped: dict[str, dict[str, Any]] = {name: {} for name in (WORK, LOOK, MEND, SYNC, SET_UP)}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            grouped.setdefault(command.rich_help_panel or APPLICATIONS, {})[name] = command
+        return grouped
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """One section per group, all with the same width of names."""
+        groups = self.groups(ctx)
+        width = max(len(name) for commands in groups.values() for name in commands)
+        room = formatter.width - width - 6
+        for group, commands in groups.items():
+            rows = [
+                (name.ljust(width), command.get_short_help_str(room))
+                for name, command in commands.items()
+                if not command.hidden
+            ]
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -63,10 +95,15 @@ class Commands(TyperGroup):
 
 @cache
 def applications() -> dict[str, EntryPoint]:
-    """What installed packages name under the entry point `stepfast.commands`: a Typer application or a function."""
+    """The entry points `stepfast.commands` of installed packages. Each names a Typer application or a function.
+
+    `stepfast --help` loads all of them, so their modules import what is heavy inside their functions. The short help is
+    that of the application, or the first sentence of the function's docstring. A Typer application may choose its group:
+    `typer.Typer(rich_help_panel="Sync")`.
+    """
     from importlib.metadata import entry_points
 
-    return {it.name: it for it in entry_points(group="stepfast.commands")}
+    return {point.name: point for point in entry_points(group="stepfast.commands")}
 
 
 def click_command(name: str, loaded: Any) -> Any:
@@ -104,34 +141,40 @@ def database(
     ctx.obj = database_url
 
 
-app.command("migrate")(migrate.migrate)
-app.command("worker", short_help="Run jobs until told to stop.")(worker.worker)
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(queues.app, name="queues")
-app.add_typer(workers.app, name="workers")
-app.add_typer(leases.app, name="leases")
-app.add_typer(schedules.app, name="schedules")
-app.add_typer(limits.app, name="limits")
-app.add_typer(events.app, name="events")
-app.add_typer(keys.app, name="keys")
-app.add_typer(runs.app, name="runs")
-app.add_typer(partitions.app, name="partitions")
-app.add_typer(quarantine.app, name="quarantine")
-app.add_typer(debts.app, name="debts")
-app.add_typer(watermark.app, name="watermark")
-app.add_typer(sweeps.app, name="sweeps")
-app.add_typer(outbox.app, name="outbox")
-app.add_typer(alerts.app, name="alerts")
-app.add_typer(audit.app, name="audit")
-app.command("config", short_help="Say which settings are in force, and where from.")(config.config)
-app.command("doctor", short_help="Find what is wrong, and what to do.")(doctor.doctor)
+app.command("worker", short_help="Run jobs until told to stop.", rich_help_panel=WORK)(worker.worker)
+app.add_typer(tasks.app, name="tasks", rich_help_panel=WORK)
+app.add_typer(schedules.app, name="schedules", rich_help_panel=WORK)
+app.add_typer(events.app, name="events", rich_help_panel=WORK)
+
+app.add_typer(jobs.app, name="jobs", rich_help_panel=LOOK)
+app.add_typer(queues.app, name="queues", rich_help_panel=LOOK)
+app.add_typer(workers.app, name="workers", rich_help_panel=LOOK)
+app.add_typer(limits.app, name="limits", rich_help_panel=LOOK)
+app.add_typer(alerts.app, name="alerts", rich_help_panel=LOOK)
+app.add_typer(audit.app, name="audit", rich_help_panel=LOOK)
+
+app.command("doctor", short_help="Find what is wrong, and what to do.", rich_help_panel=MEND)(doctor.doctor)
+app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=MEND)
+app.add_typer(leases.app, name="leases", rich_help_panel=MEND)
+app.add_typer(outbox.app, name="outbox", rich_help_panel=MEND)
+
+app.add_typer(runs.app, name="runs", rich_help_panel=SYNC)
+app.add_typer(partitions.app, name="partitions", rich_help_panel=SYNC)
+app.add_typer(quarantine.app, name="quarantine", rich_help_panel=SYNC)
+app.add_typer(debts.app, name="debts", rich_help_panel=SYNC)
+app.add_typer(watermark.app, name="watermark", rich_help_panel=SYNC)
+app.add_typer(sweeps.app, name="sweeps", rich_help_panel=SYNC)
+
+app.command("migrate", short_help="Create or upgrade the tables.", rich_help_panel=SET_UP)(migrate.migrate)
+app.command(
+    "config", short_help="Show the settings in force, and where they come from.", rich_help_panel=SET_UP
+)(config.config)
+app.add_typer(encryption.app, name="encryption", rich_help_panel=SET_UP)
 
 
-@app.command("version", short_help="Say which version this is.")
+@app.command("version", short_help="Show the version.", rich_help_panel=SET_UP)
 def version(*, json: Json = False) -> None:
-    """Say which version of Stepfast, Python and the tables this is."""
+    """Show the versions of Stepfast, Python and the tables."""
     import platform
     from importlib.metadata import version as installed
 

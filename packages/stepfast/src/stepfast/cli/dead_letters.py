@@ -1,69 +1,53 @@
-"""`stepfast dead-letters`: jobs that gave up, and what to do with them."""
+"""`stepfast dead-letters`: jobs that gave up, and messages that brokers put aside."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from stepfast.cli.jobs import print_job, print_jobs
-from stepfast.cli.options import By, DatabaseUrl, ErrorGroup, Json, Kind, Limit, Queue, Reason, actor, opened
-from stepfast.cli.output import print_facts, print_json, print_table, progress
+from stepfast.cli.jobs import JOBS, print_job
+from stepfast.cli.options import (
+    By,
+    DatabaseUrl,
+    ErrorGroup,
+    Json,
+    Kind,
+    Limit,
+    Queue,
+    Reason,
+    Yes,
+    operating,
+)
+from stepfast.cli.output import Listing, answer, confirm, print_facts, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepfast.admin.jobs import JobSummary
-    from stepfast.jobs.dead_letters import Filter
-    from stepfast.transports.dead_messages import DeadMessage
+    from stepfast.reports import DeadMessage, FailureGroup, Filter, JobSummary
 
 
-# Dead letters of brokers, as the commands about dead letters show them.
+OURS: Final = "job"  # the origin of a dead letter that is a job
+NONE: Final = "no dead letters"
 
-OURS = "job"  # the origin of a dead letter that is a job
+app = typer.Typer(help="List dead letters, retry and purge them.", no_args_is_help=True)
 
+OneId = Annotated[str | None, typer.Argument(metavar="ID", help="Only this dead letter.", show_default=False)]
+Every = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 
-def print_both(jobs: Sequence[JobSummary], messages: Sequence[DeadMessage], limit: int) -> None:
-    """One list, the latest first, with where each comes from."""
-    rows: list[tuple[Any, ...]] = [
-        (it.id, OURS, it.kind, it.queue, it.attempts, it.finished_at, it.last_error) for it in jobs
-    ]
-    rows += [(it.id, it.origin, it.subject, it.queue, it.attempts, it.found_at, said(it)) for it in messages]
-    rows.sort(key=lambda row: (row[5] is not None, row[5]), reverse=True)
-    print_table(
-        ("id", "origin", "kind", "queue", "try", "died (UTC)", "error"),
-        rows[:limit],
-        empty="no dead letters",
-        less=("try", "queue", "died (UTC)"),
-    )
-
-
-def print_message(message: DeadMessage, *, json: bool) -> None:
-    """Everything about one."""
-    facts = message_facts(message) | {"properties": dict(message.properties), "body": message.body}
-    if json:
-        print_json(facts)
-    else:
-        print_facts([(name.replace("_", " "), value) for name, value in facts.items()])
-
-
-def message_facts(message: DeadMessage) -> dict[str, Any]:
-    """As JSON tells it in a list: without what it says, which may be long."""
-    facts = asdict(message)
-    for name in ("properties", "body"):
-        del facts[name]
-    return {"origin": message.origin, **facts}
-
-
-def said(message: DeadMessage) -> str:
-    return f"{message.reason}: {message.detail}" if message.detail else message.reason
-
-
-app = typer.Typer(help="Jobs that gave up, and messages put aside: list, retry, purge.", no_args_is_help=True)
-
-OneId = Annotated[str | None, typer.Argument(metavar="ID", help="Only this one.", show_default=False)]
-Every = Annotated[bool, typer.Option("--all", help="All of them.")]
+FAILURES: Listing[FailureGroup] = Listing(
+    columns={
+        "kind": "kind",
+        "count": "count",
+        "first (UTC)": "first_at",
+        "last (UTC)": "last_at",
+        "newest": "newest_id",
+        "error": "error_group",
+    },
+    empty=NONE,
+    less=("first (UTC)", "newest", "last (UTC)"),
+)
 
 
 @app.command("list")
@@ -78,27 +62,56 @@ def list_(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """List dead letters, also those of brokers, the latest first; or what they died of."""
-    from stepfast.admin.dead_letters import Filter, failure_groups, list_dead_letters, list_dead_messages
+    """List dead letters, also those of brokers, the latest first; or count them by error."""
+    from stepfast.reports import Filter
 
     which = Filter(kind, queue, error)
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        letters = [] if by_error else list_dead_letters(tx, which, limit=limit)
-        groups = failure_groups(tx, which, limit=limit) if by_error else []
-        messages = [] if by_error else list_dead_messages(tx, which, limit=limit)
+    with operating(ctx, database_url) as operator:
+        if by_error:
+            FAILURES.show(operator.failures(which, limit=limit), json=json)
+            return
+        letters = operator.dead_letters(which, limit=limit)
+        messages = operator.broker_dead_letters(which, limit=limit)
     if json:
-        print_json(groups if by_error else [*letters, *map(message_facts, messages)])
-    elif by_error:
-        print_table(
-            ("kind", "count", "first (UTC)", "last (UTC)", "newest", "error"),
-            [(it.kind, it.count, it.first_at, it.last_at, it.newest_id, it.error_group) for it in groups],
-            empty="no dead letters",
-            less=("first (UTC)", "newest", "last (UTC)"),
-        )
+        print_json([*letters, *map(_message_facts, messages)])
     elif messages:
-        print_both(letters, messages, limit)
+        _print_both(letters, messages, limit)
     else:
-        print_jobs(letters, "no dead letters")
+        JOBS.show(letters, empty=NONE)
+
+
+def _print_both(jobs: Sequence[JobSummary], messages: Sequence[DeadMessage], limit: int) -> None:
+    """One list, the latest first, with the origin of each."""
+    rows: list[tuple[Any, ...]] = [
+        (job.id, OURS, job.kind, job.queue, job.attempts, job.finished_at, job.last_error) for job in jobs
+    ]
+    rows += [
+        (
+            message.id,
+            message.origin,
+            message.subject,
+            message.queue,
+            message.attempts,
+            message.found_at,
+            f"{message.reason}: {message.detail}" if message.detail else message.reason,
+        )
+        for message in messages
+    ]
+    rows.sort(key=lambda row: (row[5] is not None, row[5]), reverse=True)
+    print_table(
+        ("id", "origin", "kind", "queue", "try", "died (UTC)", "error"),
+        rows[:limit],
+        empty=NONE,
+        less=("try", "queue", "died (UTC)"),
+    )
+
+
+def _message_facts(message: DeadMessage) -> dict[str, Any]:
+    """A message as it is listed in JSON: without its body and properties, which may be long."""
+    facts = asdict(message)
+    for name in ("properties", "body"):
+        del facts[name]
+    return {"origin": message.origin, **facts}
 
 
 @app.command("show")
@@ -110,14 +123,22 @@ def show(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show everything about one dead letter."""
-    from stepfast.admin.dead_letters import show_dead_letter
-    from stepfast.transports.dead_messages import find
+    from stepfast.reports import JobDetail
 
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        if (message := find(tx, job_id)) is not None:
-            print_message(message, json=json)
-        else:
-            print_job(show_dead_letter(tx, job_id), json=json)
+    with operating(ctx, database_url) as operator:
+        found = operator.dead_letter(job_id)
+    if isinstance(found, JobDetail):
+        print_job(found, json=json)
+    else:
+        _print_message(found, json=json)
+
+
+def _print_message(message: DeadMessage, *, json: bool) -> None:
+    facts = _message_facts(message) | {"properties": dict(message.properties), "body": message.body}
+    if json:
+        print_json(facts)
+    else:
+        print_facts([(name.replace("_", " "), value) for name, value in facts.items()])
 
 
 @app.command("retry")
@@ -135,26 +156,18 @@ def retry(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Try dead letters again, with fresh attempts: one, those that match, or all."""
-    from stepfast.admin.dead_letters import count_dead, retry_dead, retry_dead_letter
-    from stepfast.database.database import persist
-
-    who = actor(by, reason)
     which = _chosen(job_id, kind, queue, error, every=every)
-    with opened(ctx, database_url) as database:
+    with operating(ctx, database_url, by, reason) as operator:
         if job_id is not None:
-            persist(database, lambda tx: retry_dead_letter(tx, job_id, by=who))
+            operator.retry_dead_letter(job_id)
             retried, refused = 1, 0
         else:
-            with database.reading() as tx:
-                total = count_dead(tx, which)
-            with progress("retrying", total) as tell:
-                done = retry_dead(database, which, tell, by=who)
+            with progress("retrying", operator.count_dead_letters(which)) as tell:
+                done = operator.retry_dead_letters(which, progress=tell)
             retried, refused = done.retried, done.refused
-    if json:
-        print_json({"retried": retried, "refused": refused})
-        return
-    typer.echo(f"{_letters(retried)} {'is' if retried == 1 else 'are'} ready to be tried again")
-    if refused:
+    sentence = f"{_letters(retried)} {'is' if retried == 1 else 'are'} ready to be tried again"
+    answer({"retried": retried, "refused": refused}, sentence, json=json)
+    if refused and not json:
         typer.echo(f"{_letters(refused)} not retried: unfinished jobs hold the same keys", err=True)
 
 
@@ -167,42 +180,33 @@ def purge(
     queue: Queue = None,
     error: ErrorGroup = None,
     every: Every = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     reason: Reason = None,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Delete dead letters and their logs for good: one, those that match, or all."""
-    from stepfast.admin.dead_letters import count_dead, purge_dead, purge_dead_letter
-    from stepfast.database.database import persist
-
-    who = actor(by, reason)
     which = _chosen(job_id, kind, queue, error, every=every)
-    with opened(ctx, database_url) as database:
-        with database.reading() as tx:
-            total = 1 if job_id is not None else count_dead(tx, which)
-        if total and not yes:
-            typer.confirm(f"Delete {_letters(total)} for good?", abort=True, err=True)
+    with operating(ctx, database_url, by, reason) as operator:
+        total = 1 if job_id is not None else operator.count_dead_letters(which)
+        confirm(f"Delete {_letters(total)} for good?", yes=yes or not total)
         if job_id is not None:
-            persist(database, lambda tx: purge_dead_letter(tx, job_id, by=who))
+            operator.purge_dead_letter(job_id)
             purged = 1
         else:
             with progress("purging", total) as tell:
-                purged = purge_dead(database, which, tell, by=who)
-    if json:
-        print_json({"purged": purged})
-    else:
-        typer.echo(f"{_letters(purged)} deleted")
+                purged = operator.purge_dead_letters(which, progress=tell)
+    answer({"purged": purged}, f"{_letters(purged)} deleted", json=json)
 
 
 def _chosen(
     job_id: str | None, kind: str | None, queue: str | None, error: str | None, *, every: bool
 ) -> Filter:
-    """What was meant, which must be said in exactly one way: nobody deletes everything by leaving something out."""
-    from stepfast.jobs.dead_letters import Filter
+    """The dead letters that are meant, said in exactly one way: a forgotten option must not mean all."""
+    from stepfast.reports import Filter
 
-    filtered = any(it is not None for it in (kind, queue, error))
+    filtered = any(option is not None for option in (kind, queue, error))
     if [job_id is not None, filtered, every].count(True) != 1:
         raise typer.BadParameter("say which ones: an ID, or --kind, --queue, --error, or --all")
     return Filter(kind, queue, error)

@@ -1,17 +1,39 @@
-"""`stepfast debts`: what could not be verified, and must be read again."""
+"""`stepfast debts`: ranges that could not be verified, and must be read again."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, OneFeed, Reason, Why, actor, opened
-from stepfast.cli.output import print_json, print_table
+from stepfast.cli.options import By, DatabaseUrl, Json, Limit, OneFeed, Reason, RequiredReason, operating
+from stepfast.cli.output import Listing, answer
 
-app = typer.Typer(help="Ranges that must be read again: list, close, retry.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from stepfast.reports import DebtReport
+
+
+app = typer.Typer(help="List ranges that must be read again, close or retry them.", no_args_is_help=True)
 
 OneDebt = Annotated[int, typer.Argument(metavar="ID", help="Which debt.")]
+
+DEBTS: Listing[DebtReport] = Listing(
+    columns={
+        "id": "id",
+        "feed": "feed",
+        "state": "state",
+        "tries": "tries",
+        "from (UTC)": lambda debt: debt.window_from or "ever",
+        "to (UTC)": "window_to",
+        "opened (UTC)": "opened_at",
+        "closed by": "closed_by",
+        "range": "range",
+        "reason": "reason",
+    },
+    empty="no open debts",
+    less=("closed by", "opened (UTC)", "from (UTC)"),
+    cut=("range",),
+)
 
 
 @app.command("list")
@@ -19,51 +41,15 @@ def list_(
     ctx: typer.Context,
     *,
     feed: OneFeed = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also those that are closed.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also closed debts.")] = False,
     limit: Limit = 50,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """List debts, the latest first. One that was given up is read again only after `debts retry`."""
-    from stepfast.admin.debts import list_debts
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_debts(tx, feed=feed, everything=everything, limit=limit)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        (
-            "id",
-            "feed",
-            "state",
-            "tries",
-            "from (UTC)",
-            "to (UTC)",
-            "opened (UTC)",
-            "closed by",
-            "range",
-            "reason",
-        ),
-        [
-            (
-                it.id,
-                it.feed,
-                it.state,
-                it.tries,
-                it.window_from or "ever",
-                it.window_to,
-                it.opened_at,
-                it.closed_by,
-                it.range,
-                it.reason,
-            )
-            for it in found
-        ],
-        empty="no debts" if everything else "no open debts",
-        less=("closed by", "opened (UTC)", "from (UTC)"),
-        cut=("range",),
-    )
+    """List debts, the latest first. A debt that was given up is read again only after `debts retry`."""
+    with operating(ctx, database_url) as operator:
+        found = operator.debts(feed, everything=everything, limit=limit)
+    DEBTS.show(found, json=json, empty="no debts" if everything else None)
 
 
 @app.command("close")
@@ -71,22 +57,15 @@ def close(
     ctx: typer.Context,
     debt_id: OneDebt,
     *,
-    reason: Why,
+    reason: RequiredReason,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Accept that a range may be incomplete in its window: nobody reads it again for that."""
-    from stepfast.admin.debts import close_debt
-    from stepfast.database.database import persist
-
-    who = actor(by, reason)
-    with opened(ctx, database_url) as database:
-        persist(database, lambda tx: close_debt(tx, debt_id, by=who))
-    if json:
-        print_json({"id": debt_id, "state": "closed"})
-    else:
-        typer.echo(f"debt {debt_id} is closed")
+    """Accept that a range may be incomplete in its window: no run reads it again for this debt."""
+    with operating(ctx, database_url, by, reason) as operator:
+        operator.close_debt(debt_id)
+    answer({"id": debt_id, "state": "closed"}, f"debt {debt_id} is closed", json=json)
 
 
 @app.command("retry")
@@ -99,14 +78,7 @@ def retry(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Let the next runs read it again, with fresh tries; one that was closed is open again."""
-    from stepfast.admin.debts import retry_debt
-    from stepfast.database.database import persist
-
-    who = actor(by, reason)
-    with opened(ctx, database_url) as database:
-        persist(database, lambda tx: retry_debt(tx, debt_id, by=who))
-    if json:
-        print_json({"id": debt_id, "state": "open"})
-    else:
-        typer.echo(f"debt {debt_id} is read by the next run")
+    """Let the next runs read the range again, with fresh tries; a closed debt is open again."""
+    with operating(ctx, database_url, by, reason) as operator:
+        operator.retry_debt(debt_id)
+    answer({"id": debt_id, "state": "open"}, f"debt {debt_id} is read by the next run", json=json)

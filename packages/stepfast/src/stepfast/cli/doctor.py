@@ -1,4 +1,4 @@
-"""`stepfast doctor`: what is wrong, and what to do about it."""
+"""`stepfast doctor`: find what is wrong, and say what to do about it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Reason, Target, actor, loaded, opened
+from stepfast.cli.options import By, DatabaseUrl, Json, Reason, Target, loaded, operating
 from stepfast.cli.output import STYLES, console, print_json
 from stepfast.telemetry.masking import visible
 
 if TYPE_CHECKING:
-    from stepfast.admin.doctor.finding import Finding
-    from stepfast.runs.broker import Broker
+    from stepfast.reports import Finding
+    from stepfast.runs.feeds import Feeds
 
 
 def doctor(
@@ -33,19 +33,15 @@ def doctor(
     Brokers and blob storage that the environment names are asked as well, and those of the app's feeds.
     Exits with 0 if nothing is stuck and nothing could be lost, else with 1.
     """
-    from stepfast.admin.doctor.examination import examine
-    from stepfast.admin.doctor.finding import Level, healthy
-    from stepfast.admin.doctor.repair import repair as repair_findings
+    from stepfast.reports import Level
     from stepfast.telemetry.logs import leave_out_others
 
     leave_out_others()
-    with opened(ctx, database_url, checked=False) as database:
-        brokers, unread = _brokers(ctx, target, database_url)
-        findings = examine(database, brokers)
-        if repair and (done := repair_findings(database, findings, by=actor(by, reason))):
-            findings = [*done, *examine(database, brokers)]
-        findings += unread
-    fine = healthy(findings) and not (strict and any(it.level is Level.WARN for it in findings))
+    feeds, unknown = _feeds(ctx, target, database_url)
+    with operating(ctx, database_url, by, reason, checked=False, feeds=feeds) as operator:
+        findings = [*operator.doctor(repair=repair), *unknown]
+    bad = {Level.FAIL, Level.WARN} if strict else {Level.FAIL}
+    fine = not any(finding.level in bad for finding in findings)
     if json:
         print_json({"healthy": fine, "findings": findings})
     else:
@@ -55,19 +51,22 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _brokers(ctx: typer.Context, target: str | None, url: str | None) -> tuple[list[Broker], list[Finding]]:
-    """Those of the app's feeds, where we are told of an app; and what is wrong with it."""
-    from stepfast.admin.doctor.finding import warn
+def _feeds(ctx: typer.Context, target: str | None, url: str | None) -> tuple[Feeds | None, list[Finding]]:
+    """The feeds of the app, where one is named; and a finding if it cannot be loaded."""
     from stepfast.jobs.retry import describe
+    from stepfast.reports import Finding, Level
 
     if target is None:
-        return [], []
+        return None, []
     try:
         with loaded(ctx, target, url) as app:
-            return [it.broker for it in app.feeds.all() if it.broker is not None], []
-    except Exception as error:  # noqa: BLE001 - somebody's code; everything else is looked at all the same
-        said = f"{target} cannot be loaded, so that the brokers of its feeds are not known: {describe(error)}"
-        return [], [warn("app", said, "check --app, STEPFAST_APP, and from which folder this runs")]
+            return app.feeds, []
+    except Exception as error:  # noqa: BLE001 - the application's code; everything else is looked at all the same
+        found = (
+            f"{target} cannot be loaded, so that the brokers of its feeds are not known: {describe(error)}"
+        )
+        cure = "check --app, STEPFAST_APP, and from which folder this runs"
+        return None, [Finding("app", Level.WARN, found, cure)]
 
 
 def _print(finding: Finding) -> None:

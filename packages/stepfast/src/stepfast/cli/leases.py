@@ -1,16 +1,36 @@
-"""`stepfast leases`: who holds which job, and taking back what nobody holds any more."""
+"""`stepfast leases`: list leases, and take back the jobs of those that expired."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, actor, opened
-from stepfast.cli.output import print_json, print_table
+from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, operating
+from stepfast.cli.output import Listing, answer
 from stepfast.config import WorkerSettings
 
-app = typer.Typer(help="Look at leases, and reset those that expired.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from stepfast.reports import LeaseReport
+
+
+app = typer.Typer(help="List leases, and reset those that expired.", no_args_is_help=True)
+
+LEASES: Listing[LeaseReport] = Listing(
+    columns={
+        "job": "job_id",
+        "kind": "kind",
+        "queue": "queue",
+        "try": "attempts",
+        "%": lambda lease: lease.progress or "",
+        "held by": "locked_by",
+        "since (UTC)": "leased_at",
+        "until (UTC)": "locked_until",
+        "expired": lambda lease: "expired" if lease.expired else "",
+    },
+    empty="no leases",
+    less=("%", "queue", "since (UTC)", "try", "kind", "until (UTC)"),
+)
 
 
 @app.command("list")
@@ -18,39 +38,16 @@ def list_(
     ctx: typer.Context,
     *,
     expired: Annotated[
-        bool, typer.Option("--expired", help="Only those whose owner is gone or silent.")
+        bool, typer.Option("--expired", help="Only leases whose worker is gone or silent.")
     ] = False,
     limit: Limit = 200,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """List leases, the longest held first."""
-    from stepfast.admin.workers import list_leases
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_leases(tx, expired=True if expired else None, limit=limit)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        ("job", "kind", "queue", "try", "%", "held by", "since (UTC)", "until (UTC)", "expired"),
-        [
-            (
-                it.job_id,
-                it.kind,
-                it.queue,
-                it.attempts,
-                it.progress or "",
-                it.locked_by,
-                it.leased_at,
-                it.locked_until,
-                "expired" if it.expired else "",
-            )
-            for it in found
-        ],
-        empty="no expired leases" if expired else "no leases",
-        less=("%", "queue", "since (UTC)", "try", "kind", "until (UTC)"),
-    )
+    with operating(ctx, database_url) as operator:
+        found = operator.leases(expired=True if expired else None, limit=limit)
+    LEASES.show(found, json=json, empty="no expired leases" if expired else None)
 
 
 @app.command("reset")
@@ -63,7 +60,7 @@ def reset(
             "--crash-limit",
             metavar="N",
             min=1,
-            help="A job that killed its worker so often becomes a dead letter.",
+            help="A job that killed its worker this often becomes a dead letter.",
         ),
     ] = WorkerSettings.crash_limit,
     reason: Reason = None,
@@ -71,17 +68,13 @@ def reset(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Give back the jobs of leases that expired by the database's clock; those in force are not touched.
+    """Take back the jobs of leases that expired by the database's clock; leases in force are not touched.
 
     Running workers do the same every two seconds. Right after an outage of the database, give living workers a
     few seconds to renew first.
     """
-    from stepfast.admin.workers import reset_leases
-
-    with opened(ctx, database_url) as database:
-        done = reset_leases(database, crash_limit, by=actor(by, reason))
-    if json:
-        print_json({"reset": done.jobs, "died": done.died})
-        return
+    with operating(ctx, database_url, by, reason) as operator:
+        done = operator.rescue(crash_limit=crash_limit)
     died = f", {done.died} of them beyond the crash limit and now dead letters" if done.died else ""
-    typer.echo(f"reset {done.jobs} expired lease{'' if done.jobs == 1 else 's'}{died}")
+    sentence = f"reset {done.jobs} expired lease{'' if done.jobs == 1 else 's'}{died}"
+    answer({"reset": done.jobs, "died": done.died}, sentence, json=json)

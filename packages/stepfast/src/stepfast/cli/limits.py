@@ -1,20 +1,37 @@
-"""`stepfast limits`: what is taken, and who waits for it."""
+"""`stepfast limits`: which limits are in use, and how many jobs they hold."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json, opened
-from stepfast.cli.output import print_json, print_table
+from stepfast.cli.options import DatabaseUrl, Json, operating
+from stepfast.cli.output import Listing
 
-app = typer.Typer(help="Look at rate and concurrency limits.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from stepfast.reports import LimitReport
+
+
+app = typer.Typer(help="List rate and concurrency limits.", no_args_is_help=True)
+
+LIMITS: Listing[LimitReport] = Listing(
+    columns={
+        "limit": "limit",
+        "taken": "taken",
+        "of": "slots",
+        "room now": "room",
+        "held": "held",
+        "next look (UTC)": "next_look_at",
+    },
+    empty="no limit holds a job or is in use",
+    less=("next look (UTC)",),
+)
 
 
 @app.callback()
 def limits() -> None:
-    """Look at rate and concurrency limits."""
+    """List rate and concurrency limits."""
 
 
 @app.command("list")
@@ -22,23 +39,12 @@ def list_(
     ctx: typer.Context,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also those that hold nobody and are not in use.")
+        bool, typer.Option("--all", help="Also limits that hold no job and are not in use.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most so many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="The most rows to show.")] = 100,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """List limits, those that hold jobs first."""
-    from stepfast.admin.statistics import list_limits
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_limits(tx, everything=everything, limit=limit)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        ("limit", "taken", "of", "room now", "held", "next look (UTC)"),
-        [(it.limit, it.taken, it.slots, it.room, it.held, it.next_look_at) for it in found],
-        empty="no limit holds a job or is in use",
-        less=("next look (UTC)",),
-    )
+    with operating(ctx, database_url) as operator:
+        LIMITS.show(operator.limits(everything=everything, limit=limit), json=json)

@@ -1,4 +1,4 @@
-"""Options that many commands share, and the database they lead to."""
+"""Options that many commands share; and from them the database, the application and the operator."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from stepfast.config import database_url as chosen_url
 from stepfast.errors import ConfigurationError, NotFoundError, SchemaError
 
 if TYPE_CHECKING:
-    from stepfast.admin.audit import Actor
+    from stepfast.admin.operator import Operator
     from stepfast.app import Stepfast
     from stepfast.database.database import Database
+    from stepfast.runs.feeds import Feeds
 
 
 URL_HELP: Final = (
@@ -28,12 +29,15 @@ MOST_ROWS: Final = 10_000
 DatabaseUrl = Annotated[
     str | None,
     typer.Option(
-        "--database-url", metavar="URL", help="As before the command: where the jobs are.", show_default=False
+        "--database-url",
+        metavar="URL",
+        help="Where the jobs are; as the option before the command.",
+        show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Limit = Annotated[
-    int, typer.Option("--limit", metavar="N", min=1, max=MOST_ROWS, help="Show at most so many.")
+    int, typer.Option("--limit", metavar="N", min=1, max=MOST_ROWS, help="The most rows to show.")
 ]
 Kind = Annotated[
     str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.", show_default=False)
@@ -59,22 +63,18 @@ By = Annotated[
     typer.Option(
         "--by",
         metavar="NAME",
-        help="Who does this; written down with it.",
+        help="Name of the operator, kept in the audit log.",
         show_default="STEPFAST_OPERATOR, else user@host",
     ),
 ]
 Reason = Annotated[
     str | None,
-    typer.Option("--reason", metavar="TEXT", help="Why; written down with it.", show_default=False),
+    typer.Option("--reason", metavar="TEXT", help="Reason, kept in the audit log.", show_default=False),
 ]
-Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; written down with it.")]
-
-
-def actor(by: str | None, reason: str | None = None) -> Actor:
-    """Who acts, and why."""
-    from stepfast.admin.audit import whoever
-
-    return whoever(by, reason)
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+RequiredReason = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Reason, kept in the audit log.")
+]
 
 
 def span(text: str | None) -> float | str | None:
@@ -87,7 +87,7 @@ def span(text: str | None) -> float | str | None:
 
 @contextmanager
 def usage(option: str | None = None) -> Iterator[None]:
-    """What is refused in this block was typed wrong: exit code 2."""
+    """A refusal in this block means wrong usage: exit code 2."""
     try:
         yield
     except ConfigurationError as error:
@@ -101,8 +101,8 @@ def url(ctx: typer.Context, given: str | None) -> str:
 
 @contextmanager
 def opened(ctx: typer.Context, given: str | None, *, checked: bool = True) -> Iterator[Database]:
-    """The database, which must be there; if `checked`, with tables this code knows. Looking never creates one."""
-    from stepfast.admin.masks import follow
+    """The database, which must exist; if `checked`, with tables that this code knows. A look never creates one."""
+    from stepfast.admin.operator import Operator
     from stepfast.database.drivers import open_database, sqlite_path
     from stepfast.database.migrate import require_current_schema, schema_version
 
@@ -116,12 +116,29 @@ def opened(ctx: typer.Context, given: str | None, *, checked: bool = True) -> It
             if schema_version(database) is None:
                 raise SchemaError("the database has no Stepfast tables; run `stepfast migrate` once")
             require_current_schema(database)
-            with database.reading() as tx:
-                follow(tx)  # what the applications of this database hide
+            Operator(database).apply_masks()
         yield database
 
 
-# Commands that need the user's code: where the app is, and how it is loaded.
+@contextmanager
+def operating(
+    ctx: typer.Context,
+    given: str | None,
+    by: str | None = None,
+    reason: str | None = None,
+    *,
+    checked: bool = True,
+    feeds: Feeds | None = None,
+) -> Iterator[Operator]:
+    """The operator of the database, for this actor; see `opened`. `feeds`: of the application, where it is known."""
+    from stepfast.admin.operator import Operator
+
+    with opened(ctx, given, checked=checked) as database:
+        operator = Operator(database, feeds=feeds)
+        yield operator if by is None and reason is None else operator.by(by or None, reason=reason)
+
+
+# Commands that need the application's code
 
 VARIABLE: Final = "STEPFAST_DATABASE_URL"
 
@@ -156,7 +173,7 @@ def loaded(ctx: typer.Context, target: str | None, url: str | None) -> Iterator[
 
 @contextmanager
 def _environment(url: str | None) -> Iterator[None]:
-    """For as long as the module is imported: that is when it makes its Stepfast()."""
+    """Set the database URL while the module is imported: that is when it makes its Stepfast()."""
     before = os.environ.get(VARIABLE)
     if url is not None:
         os.environ[VARIABLE] = url

@@ -1,21 +1,21 @@
-"""`stepfast outbox`: what leaves the database, and what did not get through."""
+"""`stepfast outbox`: messages that leave the database, and those that were given up."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, actor, opened
-from stepfast.cli.output import print_facts, print_json, print_table, progress
-from stepfast.outbox.messages import Channel, MessageState
+from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, Yes, operating
+from stepfast.cli.output import Listing, answer, as_json, confirm, print_facts, print_json, progress
+from stepfast.reports import Channel, MessageState
 
 if TYPE_CHECKING:
-    from stepfast.admin.outbox import DeadMessages, MessageDetail
+    from stepfast.reports import DeadMessages, DestinationReport, MessageDetail, MessageSummary
 
 
-app = typer.Typer(help="Messages: list, show, retry, purge.", no_args_is_help=True)
-
+app = typer.Typer(help="List messages, show, retry and purge them.", no_args_is_help=True)
 
 OneChannel = Annotated[
     Channel | None,
@@ -26,12 +26,48 @@ Destination = Annotated[
     typer.Option(
         "--destination",
         metavar="NAME",
-        help="Only those to this destination, as `outbox destinations` prints it.",
+        help="Only messages to this destination, as `outbox destinations` prints it.",
         show_default=False,
     ),
 ]
-OneId = Annotated[str | None, typer.Argument(metavar="ID", help="Only this one.", show_default=False)]
-Every = Annotated[bool, typer.Option("--all", help="All that were given up.")]
+OneId = Annotated[str | None, typer.Argument(metavar="ID", help="Only this message.", show_default=False)]
+Every = Annotated[bool, typer.Option("--all", help="All messages that were given up.")]
+
+
+def _next_try(message: MessageSummary) -> datetime | None:
+    return message.due_at if message.state is MessageState.WAITING else None
+
+
+MESSAGES: Listing[MessageSummary] = Listing(
+    columns={
+        "id": "id",
+        "state": lambda message: message.state.value,
+        "channel": "channel",
+        "tries": "attempts",
+        "created (UTC)": "created_at",
+        "next try (UTC)": _next_try,
+        "ended (UTC)": "ended_at",
+        "job": "job_id",
+        "to": "address",
+        "error": "last_error",
+    },
+    empty="no messages",
+    less=("job", "created (UTC)", "channel", "next try (UTC)", "ended (UTC)", "to", "tries"),
+    cut=("to",),
+)
+DESTINATIONS: Listing[DestinationReport] = Listing(
+    columns={
+        "destination": "destination",
+        "waiting": "waiting",
+        "dead": "dead",
+        "first since (UTC)": "oldest_at",
+        "next try (UTC)": "due_at",
+        "to": "address",
+        "error": "last_error",
+    },
+    empty="nothing waits, nothing was given up",
+    less=("first since (UTC)", "to", "next try (UTC)"),
+)
 
 
 @app.command("list")
@@ -50,45 +86,9 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List messages, the newest first."""
-    from stepfast.admin.outbox import list_messages
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_messages(tx, state, channel=channel and channel.value, job_id=job, limit=limit)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        (
-            "id",
-            "state",
-            "channel",
-            "tries",
-            "created (UTC)",
-            "next try (UTC)",
-            "ended (UTC)",
-            "job",
-            "to",
-            "error",
-        ),
-        [
-            (
-                it.id,
-                it.state.value,
-                it.channel,
-                it.attempts,
-                it.created_at,
-                it.due_at if it.state is MessageState.WAITING else None,
-                it.ended_at,
-                it.job_id,
-                it.address,
-                it.last_error,
-            )
-            for it in found
-        ],
-        empty="no messages",
-        less=("job", "created (UTC)", "channel", "next try (UTC)", "ended (UTC)", "to", "tries"),
-        cut=("to",),
-    )
+    with operating(ctx, database_url) as operator:
+        found = operator.messages(state, channel=channel and channel.value, job_id=job, limit=limit)
+    MESSAGES.show(found, json=json)
 
 
 @app.command("show")
@@ -100,10 +100,8 @@ def show(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show everything about one message."""
-    from stepfast.admin.outbox import show_message
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = show_message(tx, message_id)
+    with operating(ctx, database_url) as operator:
+        found = operator.message(message_id)
     if json:
         print_json(found)
     else:
@@ -111,27 +109,25 @@ def show(
 
 
 def _print(found: MessageDetail) -> None:
-    from stepfast.jobs.payload import to_json
-
-    it = found.message
+    message = found.message
     print_facts(
         (
-            ("id", it.id),
-            ("state", it.state.value),
-            ("channel", it.channel),
-            ("to", it.address),
+            ("id", message.id),
+            ("state", message.state.value),
+            ("channel", message.channel),
+            ("to", message.address),
             ("destination", found.destination),
-            ("tries", it.attempts),
-            ("created", it.created_at),
-            ("next try", it.due_at if it.state is MessageState.WAITING else None),
-            ("ended", it.ended_at),
-            ("job", it.job_id),
+            ("tries", message.attempts),
+            ("created", message.created_at),
+            ("next try", _next_try(message)),
+            ("ended", message.ended_at),
+            ("job", message.job_id),
             ("key", found.key),
             ("trace", found.trace),
-            ("error", it.last_error),
+            ("error", message.last_error),
             ("waits", found.behind),
             ("headers", ", ".join(f"{name}: {value}" for name, value in found.headers.items())),
-            ("body", to_json(found.body)),
+            ("body", as_json(found.body)),
         )
     )
 
@@ -140,23 +136,9 @@ def _print(found: MessageDetail) -> None:
 def destinations(
     ctx: typer.Context, *, limit: Limit = 200, json: Json = False, database_url: DatabaseUrl = None
 ) -> None:
-    """List destinations for which something waits or was given up."""
-    from stepfast.admin.outbox import list_destinations
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_destinations(tx, limit=limit)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        ("destination", "waiting", "dead", "first since (UTC)", "next try (UTC)", "to", "error"),
-        [
-            (it.destination, it.waiting, it.dead, it.oldest_at, it.due_at, it.address, it.last_error)
-            for it in found
-        ],
-        empty="nothing waits, nothing was given up",
-        less=("first since (UTC)", "to", "next try (UTC)"),
-    )
+    """List destinations for which messages wait or were given up."""
+    with operating(ctx, database_url) as operator:
+        DESTINATIONS.show(operator.destinations(limit=limit), json=json)
 
 
 @app.command("retry")
@@ -172,24 +154,20 @@ def retry(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Try again what was given up, with fresh tries: one, those that match, or all. One that waits is tried now."""
-    from stepfast.admin.outbox import count_dead_messages, retry_dead_messages, retry_message
-    from stepfast.database.database import persist
+    """Try messages again that were given up, with fresh tries: one, those that match, or all.
 
-    which, who = _chosen(message_id, channel, destination, every=every), actor(by, reason)
-    with opened(ctx, database_url) as database:
+    A message that waits for its next try is tried now.
+    """
+    which = _chosen(message_id, channel, destination, every=every)
+    with operating(ctx, database_url, by, reason) as operator:
         if message_id is not None:
-            persist(database, lambda tx: retry_message(tx, message_id, by=who))
+            operator.retry_message(message_id)
             retried = 1
         else:
-            with database.reading() as tx:
-                total = count_dead_messages(tx, which)
-            with progress("retrying", total) as tell:
-                retried = retry_dead_messages(database, which, tell, by=who)
-    if json:
-        print_json({"retried": retried})
-    else:
-        typer.echo(f"{_messages(retried)} {'waits' if retried == 1 else 'wait'} to be sent")
+            with progress("retrying", operator.count_dead_messages(which)) as tell:
+                retried = operator.retry_dead_messages(which, progress=tell)
+    sentence = f"{_messages(retried)} {'waits' if retried == 1 else 'wait'} to be sent"
+    answer({"retried": retried}, sentence, json=json)
 
 
 @app.command("purge")
@@ -200,51 +178,31 @@ def purge(
     channel: OneChannel = None,
     destination: Destination = None,
     every: Every = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     reason: Reason = None,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Delete messages that were given up, for good: one, those that match, or all."""
-    from stepfast.admin.outbox import count_dead_messages, purge_dead_messages, purge_message
-    from stepfast.database.database import persist
-
-    which, who = _chosen(message_id, channel, destination, every=every), actor(by, reason)
-    with opened(ctx, database_url) as database:
-        with database.reading() as tx:
-            total = 1 if message_id is not None else count_dead_messages(tx, which)
-        if total and not yes:
-            typer.confirm(f"Delete {_messages(total)} for good?", abort=True, err=True)
+    which = _chosen(message_id, channel, destination, every=every)
+    with operating(ctx, database_url, by, reason) as operator:
+        total = 1 if message_id is not None else operator.count_dead_messages(which)
+        confirm(f"Delete {_messages(total)} for good?", yes=yes or not total)
         if message_id is not None:
-            persist(database, lambda tx: purge_message(tx, message_id, by=who))
+            operator.purge_message(message_id)
             purged = 1
         else:
             with progress("purging", total) as tell:
-                purged = purge_dead_messages(database, which, tell, by=who)
-    if json:
-        print_json({"purged": purged})
-    else:
-        typer.echo(f"{_messages(purged)} deleted")
-
-
-@app.command("secret")
-def secret(*, json: Json = False) -> None:
-    """Make a new secret to sign webhooks with: for STEPFAST_WEBHOOK_SECRETS, and for the receiver."""
-    from stepfast.notifications.webhook import new_secret
-
-    made = new_secret()
-    if json:
-        print_json({"secret": made})
-    else:
-        typer.echo(made)
+                purged = operator.purge_dead_messages(which, progress=tell)
+    answer({"purged": purged}, f"{_messages(purged)} deleted", json=json)
 
 
 def _chosen(
     message_id: str | None, channel: Channel | None, destination: str | None, *, every: bool
 ) -> DeadMessages:
-    """What was meant, which must be said in exactly one way: nobody deletes everything by leaving something out."""
-    from stepfast.admin.outbox import DeadMessages
+    """The messages that are meant, said in exactly one way: a forgotten option must not mean all."""
+    from stepfast.reports import DeadMessages
 
     filtered = channel is not None or destination is not None
     if [message_id is not None, filtered, every].count(True) != 1:
@@ -254,3 +212,12 @@ def _chosen(
 
 def _messages(count: int) -> str:
     return f"{count:,} message{'' if count == 1 else 's'}"
+
+
+@app.command("secret")
+def secret(*, json: Json = False) -> None:
+    """Make a new secret to sign webhooks with: for STEPFAST_WEBHOOK_SECRETS, and for the receiver."""
+    from stepfast.notifications.webhook import new_secret
+
+    made = new_secret()
+    answer({"secret": made}, made, json=json)

@@ -1,4 +1,4 @@
-"""How things are said: JSON for programs, tables and sentences for people.
+"""Output of commands: JSON for programs, tables and sentences for people.
 
 Texts from the database may hold anything; control characters are made visible, so that an error message cannot
 paint the operator's terminal.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import typer
 
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-WIDE: Final = 160  # columns where nobody says how many there are: a pipe, a file
+R = TypeVar("R")
+
+WIDE: Final = 160  # columns of a pipe or a file, which have no width
 GAP: Final = 2
 LAST_COLUMN: Final = 20
-CUT = 24  # characters that are left of a long text where there is no room
+CUT: Final = 24  # characters of a long text where there is no room
 STYLES: Final = {
     "done": "green",
     "ok": "green",
@@ -49,18 +52,65 @@ def print_json(value: Any) -> None:
     typer.echo(text)
 
 
+def as_json(value: Any) -> str:
+    """A stored document on one line."""
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+def answer(facts: Any, sentence: str, *, json: bool) -> None:
+    """What a command has done: as JSON for a program, as a sentence for a person."""
+    if json:
+        print_json(facts)
+    else:
+        typer.echo(sentence)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on stderr, and end the command unless the answer is yes."""
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
+
+
 def complain(problem: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     typer.echo(f"stepfast: {visible(without_rules(' '.join(problem.split())))}", err=True)
 
 
 def console(*, err: bool = False) -> Console:
-    """Where text goes; a pipe is as wide as it takes to show an id, NO_COLOR and COLUMNS are respected."""
+    """The terminal, or a pipe that is wide enough to show an id; NO_COLOR and COLUMNS are respected."""
     from rich.console import Console
 
     stream = sys.stderr if err else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDE
     return Console(stderr=err, width=width, highlight=False, markup=False, emoji=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing(Generic[R]):
+    """How a list command shows its reports: one line per report, or a sentence if there are none."""
+
+    columns: Mapping[str, str | Callable[[R], object]]  # heading: a field of the report, or a function of it
+    empty: str
+    less: Sequence[str] = ()  # see `print_table`
+    cut: Sequence[str] = ()
+
+    def show(
+        self, found: Sequence[R], *, json: bool = False, empty: str | None = None, page: int | None = None
+    ) -> None:
+        """Print the reports. A `page` that is full ends with the option that shows the next one."""
+        if json:
+            print_json(found)
+            return
+        rows = [[_field(report, field) for field in self.columns.values()] for report in found]
+        print_table(tuple(self.columns), rows, empty=empty or self.empty, less=self.less, cut=self.cut)
+        if len(found) == page:
+            typer.echo(f"more with --before {_field(found[-1], 'id')}", err=True)
+
+
+def _field(report: R, field: str | Callable[[R], object]) -> object:
+    return getattr(report, field) if isinstance(field, str) else field(report)
 
 
 def print_table(
@@ -71,7 +121,7 @@ def print_table(
     less: Sequence[str] = (),
     cut: Sequence[str] = (),
 ) -> None:
-    """One line per row. Where it is too narrow, the columns of `less` are left out in turn, and those of `cut` shortened."""
+    """Print one line per row. Too narrow a screen leaves out the columns of `less`, in turn, and shortens those of `cut`."""
     from rich.table import Table
     from rich.text import Text
 
@@ -83,7 +133,9 @@ def print_table(
     widths = [max(map(len, cells)) for cells in zip(columns, *lines, strict=True)]
     shown = fitting(columns, widths, screen.width, [name for name in less if name not in cut])
     if _needed(shown, widths) > screen.width:
-        widths = [min(it, CUT) if name in cut else it for name, it in zip(columns, widths, strict=True)]
+        widths = [
+            min(width, CUT) if name in cut else width for name, width in zip(columns, widths, strict=True)
+        ]
         shown = fitting(columns, widths, screen.width, less)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at in shown:
@@ -93,7 +145,7 @@ def print_table(
             no_wrap=True,
             overflow="ellipsis",
             justify="right" if numeric else "left",
-            # An id that is cut is no id, and a state must be read; the last one gets what is left.
+            # An id that is cut is no id, and a state must be read; the last column gets what is left.
             min_width=None if at == shown[-1] else widths[at],
             max_width=widths[at] if columns[at] in cut else None,
         )
@@ -103,7 +155,7 @@ def print_table(
 
 
 def fitting(columns: Sequence[str], widths: Sequence[int], space: int, less: Sequence[str]) -> list[int]:
-    """Which columns to show. The last one needs little room: it is cut where the line ends."""
+    """The columns to show. The last one needs little room: it is cut where the line ends."""
     shown = list(range(len(columns)))
     for name in less:
         if _needed(shown, widths) <= space:
@@ -117,7 +169,7 @@ def _needed(shown: Sequence[int], widths: Sequence[int]) -> int:
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one below the other; what is not there is left out."""
+    """Print names and values, one below the other; values that are missing are left out."""
     from rich.table import Table
     from rich.text import Text
 
@@ -151,7 +203,7 @@ def said(value: object) -> str:
 
 
 def _cell(value: object) -> str:
-    """One line of it; the seconds are enough, and the heading says UTC."""
+    """A value on one line; of a time the seconds are enough, and the heading says UTC."""
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
     return " ".join(said(value).split())
@@ -159,7 +211,7 @@ def _cell(value: object) -> str:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while somebody watches; the function is told how many are behind us."""
+    """A bar on stderr, if that is a terminal; the function gets the number of rows that are done."""
     screen = console(err=True)
     if not screen.is_terminal:
         yield lambda _: None

@@ -1,4 +1,4 @@
-"""`stepfast quarantine`: rows that could not be mapped or stored, and what to do with them."""
+"""`stepfast quarantine`: rows that could not be identified, mapped or stored."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, OneFeed, Reason, Why, actor, opened
-from stepfast.cli.output import print_facts, print_json, print_table, progress
+from stepfast.cli.options import (
+    By,
+    DatabaseUrl,
+    Json,
+    Limit,
+    OneFeed,
+    Reason,
+    RequiredReason,
+    Yes,
+    operating,
+)
+from stepfast.cli.output import Listing, answer, as_json, confirm, print_facts, print_json, progress
 
 if TYPE_CHECKING:
-    from stepfast.admin.quarantine import Entries, EntryDetail
+    from stepfast.reports import Entries, EntryDetail, EntryGroup, EntryReport
 
 
-app = typer.Typer(
-    help="Rows that could not be mapped or stored: list, show, replay, discard.", no_args_is_help=True
-)
+app = typer.Typer(help="List refused rows, replay and discard them.", no_args_is_help=True)
 
 Stage = Annotated[
     str | None,
@@ -29,7 +37,39 @@ OneRun = Annotated[
     str | None, typer.Option("--run", metavar="ID", help="Only rows that this run saw.", show_default=False)
 ]
 OneId = Annotated[int | None, typer.Option("--id", metavar="N", help="Only this entry.", show_default=False)]
-Every = Annotated[bool, typer.Option("--all", help="All that wait.")]
+Every = Annotated[bool, typer.Option("--all", help="All rows that wait for a fix.")]
+
+
+ENTRIES: Listing[EntryReport] = Listing(
+    columns={
+        "id": "id",
+        "feed": "feed",
+        "item": "item_id",
+        "stage": "stage",
+        "state": lambda entry: entry.state.value,
+        "code": "code",
+        "hits": "hits",
+        "mapper": "mapper_version",
+        "last (UTC)": "last_seen_at",
+        "message": "message",
+    },
+    empty="nothing is in quarantine",
+    less=("mapper", "hits", "last (UTC)"),
+    cut=("item",),
+)
+GROUPS: Listing[EntryGroup] = Listing(
+    columns={
+        "feed": "feed",
+        "stage": "stage",
+        "code": "code",
+        "rows": "rows",
+        "first (UTC)": "first_seen_at",
+        "last (UTC)": "last_seen_at",
+        "for example": "example",
+    },
+    empty="nothing is in quarantine",
+    less=("first (UTC)", "last (UTC)"),
+)
 
 
 @app.command("list")
@@ -41,52 +81,23 @@ def list_(
     code: Code = None,
     run: OneRun = None,
     group: Annotated[bool, typer.Option("--group", help="Count them by feed, stage and code.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Also those that were settled.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also rows that were applied or discarded since.")
+    ] = False,
     limit: Limit = 50,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """List rows that wait for a fix, the latest first, or what they were refused for."""
-    from stepfast.admin.quarantine import Entries, entry_groups, list_entries
+    """List rows that wait for a fix, the latest first, or count them by reason."""
+    from stepfast.reports import Entries
 
     which = Entries(feed, stage, code, run)
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        groups = entry_groups(tx, which, everything=everything, limit=limit) if group else []
-        found = [] if group else list_entries(tx, which, everything=everything, limit=limit)
-    if json:
-        print_json(groups if group else found)
-    elif group:
-        print_table(
-            ("feed", "stage", "code", "rows", "first (UTC)", "last (UTC)", "for example"),
-            [
-                (it.feed, it.stage, it.code, it.rows, it.first_seen_at, it.last_seen_at, it.example)
-                for it in groups
-            ],
-            empty="nothing is in quarantine",
-            less=("first (UTC)", "last (UTC)"),
-        )
-    else:
-        print_table(
-            ("id", "feed", "item", "stage", "state", "code", "hits", "mapper", "last (UTC)", "message"),
-            [
-                (
-                    it.id,
-                    it.feed,
-                    it.item_id,
-                    it.stage,
-                    it.state.value,
-                    it.code,
-                    it.hits,
-                    it.mapper_version,
-                    it.last_seen_at,
-                    it.message,
-                )
-                for it in found
-            ],
-            empty="nothing is in quarantine",
-            less=("mapper", "hits", "last (UTC)"),
-            cut=("item",),
-        )
+    with operating(ctx, database_url) as operator:
+        quarantine = operator.quarantine
+        if group:
+            GROUPS.show(quarantine.groups(which, everything=everything, limit=limit), json=json)
+        else:
+            ENTRIES.show(quarantine.entries(which, everything=everything, limit=limit), json=json)
 
 
 @app.command("show")
@@ -98,10 +109,8 @@ def show(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show one row with its reason and its payload."""
-    from stepfast.admin.quarantine import show_entry
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = show_entry(tx, entry_id)
+    with operating(ctx, database_url) as operator:
+        found = operator.quarantine.show(entry_id)
     if json:
         print_json(found)
     else:
@@ -109,25 +118,23 @@ def show(
 
 
 def _print(found: EntryDetail) -> None:
-    from stepfast.jobs.payload import to_json
-
-    it = found.entry
+    entry = found.entry
     print_facts(
         (
-            ("id", it.id),
-            ("feed", it.feed),
-            ("item", it.item_id),
-            ("state", it.state.value),
-            ("stage", it.stage),
-            ("code", it.code),
-            ("message", it.message),
-            ("hits", it.hits),
-            ("mapper version", it.mapper_version),
-            ("run", it.run_id),
-            ("first seen", it.first_seen_at),
-            ("last seen", it.last_seen_at),
-            ("note", it.note),
-            ("payload", to_json(found.payload)),
+            ("id", entry.id),
+            ("feed", entry.feed),
+            ("item", entry.item_id),
+            ("state", entry.state.value),
+            ("stage", entry.stage),
+            ("code", entry.code),
+            ("message", entry.message),
+            ("hits", entry.hits),
+            ("mapper version", entry.mapper_version),
+            ("run", entry.run_id),
+            ("first seen", entry.first_seen_at),
+            ("last seen", entry.last_seen_at),
+            ("note", entry.note),
+            ("payload", as_json(found.payload)),
         )
     )
 
@@ -147,7 +154,7 @@ def replay(
         typer.Option(
             "--queue",
             metavar="NAME",
-            help="Where the feed's workers listen.",
+            help="Queue that the feed's workers serve.",
             show_default="as the feed's last run",
         ),
     ] = None,
@@ -157,17 +164,13 @@ def replay(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Have rows mapped and stored again, by a worker that has the fix: one, those that match, or all."""
-    from stepfast.admin.quarantine import Quarantine
-
     which = _chosen(feed, stage, code, run, entry, every=every)
-    with opened(ctx, database_url) as database:
-        quarantine = Quarantine(database, actor(by, reason))
+    with operating(ctx, database_url, by, reason) as operator:
+        quarantine = operator.quarantine
         with progress("choosing", quarantine.count(which)) as tell:
             count = quarantine.replay(which, queue=queue, progress=tell)
-    if json:
-        print_json({"replaying": count})
-    else:
-        typer.echo(f"{_rows(count)} {'is' if count == 1 else 'are'} tried again")
+    sentence = f"{_rows(count)} {'is' if count == 1 else 'are'} tried again"
+    answer({"replaying": count}, sentence, json=json)
 
 
 @app.command("discard")
@@ -180,34 +183,28 @@ def discard(
     run: OneRun = None,
     entry: OneId = None,
     every: Every = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    reason: Why,
+    yes: Yes = False,
+    reason: RequiredReason,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Let rows go that nobody wants: one, those that match, or all. A newer version of an item comes anew."""
-    from stepfast.admin.quarantine import Quarantine
-
+    """Discard rows for good: one, those that match, or all. A newer version of an item comes anew."""
     which = _chosen(feed, stage, code, run, entry, every=every)
-    with opened(ctx, database_url) as database:
-        quarantine = Quarantine(database, actor(by, reason))
+    with operating(ctx, database_url, by, reason) as operator:
+        quarantine = operator.quarantine
         total = quarantine.count(which)
-        if total and not yes:
-            typer.confirm(f"Discard {_rows(total)}?", abort=True, err=True)
+        confirm(f"Discard {_rows(total)}?", yes=yes or not total)
         with progress("discarding", total) as tell:
             count = quarantine.discard(which, progress=tell)
-    if json:
-        print_json({"discarded": count})
-    else:
-        typer.echo(f"{_rows(count)} discarded")
+    answer({"discarded": count}, f"{_rows(count)} discarded", json=json)
 
 
 def _chosen(
     feed: str | None, stage: str | None, code: str | None, run: str | None, entry: int | None, *, every: bool
 ) -> Entries:
-    """What was meant, which must be said in exactly one way: nobody discards everything by leaving something out."""
-    from stepfast.admin.quarantine import Entries
+    """The entries that are meant, said in exactly one way: a forgotten option must not mean all."""
+    from stepfast.reports import Entries
 
     filtered = any(it is not None for it in (feed, stage, code, run))
     if [entry is not None, filtered, every].count(True) != 1:

@@ -1,63 +1,52 @@
-"""`stepfast queues`: how much waits in each, and whether it may be taken."""
+"""`stepfast queues`: how many jobs wait in each queue, and whether workers may take them."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Reason, actor, opened
-from stepfast.cli.output import print_json, print_table
+from stepfast.cli.options import By, DatabaseUrl, Json, Reason, operating
+from stepfast.cli.output import Listing, answer
 
-app = typer.Typer(help="Look at queues, pause and resume them.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from stepfast.reports import QueueReport
+
+
+app = typer.Typer(help="List queues, pause and resume them.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Which queue.")]
 
 
+def _next_waits(queue: QueueReport) -> timedelta | None:
+    return None if queue.oldest_ready_seconds is None else timedelta(seconds=queue.oldest_ready_seconds)
+
+
+QUEUES: Listing[QueueReport] = Listing(
+    columns={
+        "queue": "queue",
+        "ready": "ready",
+        "scheduled": "scheduled",
+        "leased": "leased",
+        "suspect": "suspect",
+        "held": "held",
+        "waiting": "waiting",
+        "dead": "dead",
+        "next waits": _next_waits,
+        "paused since (UTC)": "paused_at",
+        "note": "note",
+    },
+    empty="no queues: nothing waits, nothing is paused",
+    less=("waiting", "suspect", "paused since (UTC)", "leased", "dead", "next waits"),
+)
+
+
 @app.command("list")
 def list_(ctx: typer.Context, *, json: Json = False, database_url: DatabaseUrl = None) -> None:
-    """List queues with what waits in them."""
-    from stepfast.admin.workers import list_queues
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_queues(tx)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        (
-            "queue",
-            "ready",
-            "scheduled",
-            "leased",
-            "suspect",
-            "held",
-            "waiting",
-            "dead",
-            "next waits",
-            "paused since (UTC)",
-            "note",
-        ),
-        [
-            (
-                it.queue,
-                it.ready,
-                it.scheduled,
-                it.leased,
-                it.suspect,
-                it.held,
-                it.waiting,
-                it.dead,
-                None if it.oldest_ready_seconds is None else timedelta(seconds=it.oldest_ready_seconds),
-                it.paused_at,
-                it.note,
-            )
-            for it in found
-        ],
-        empty="no queues: nothing waits, nothing is paused",
-        less=("waiting", "suspect", "paused since (UTC)", "leased", "dead", "next waits"),
-    )
+    """List queues with the number of their jobs in each state."""
+    with operating(ctx, database_url) as operator:
+        QUEUES.show(operator.queues(), json=json)
 
 
 @app.command("pause")
@@ -66,30 +55,22 @@ def pause(
     name: Name,
     *,
     note: Annotated[
-        str | None, typer.Option("--note", metavar="TEXT", help="Why; shown to others.", show_default=False)
+        str | None,
+        typer.Option("--note", metavar="TEXT", help="Note that `queues list` shows.", show_default=False),
     ] = None,
     reason: Reason = None,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Let nobody take jobs of this queue; what runs goes on."""
-    from stepfast.admin.workers import has_jobs, pause_queue
-    from stepfast.database.database import persist
-
-    who = actor(by, reason)
-    with opened(ctx, database_url) as database:
-        changed = persist(database, lambda tx: pause_queue(tx, name, note, by=who))
-        with database.reading() as tx:
-            known = has_jobs(tx, name)
-    if json:
-        print_json({"queue": name, "paused": True, "changed": changed})
-    else:
-        typer.echo(f"queue {name} {'is' if changed else 'was already'} paused")
-        if not known:
-            typer.echo(
-                f"no job has used queue {name} yet; check its name with: stepfast queues list", err=True
-            )
+    """Let no worker take jobs of this queue; jobs that run go on."""
+    with operating(ctx, database_url, by, reason) as operator:
+        changed = operator.pause(name, note)
+        known = operator.queue_has_jobs(name)
+    facts = {"queue": name, "paused": True, "changed": changed}
+    answer(facts, f"queue {name} {'is' if changed else 'was already'} paused", json=json)
+    if not known and not json:
+        typer.echo(f"no job has used queue {name} yet; check its name with: stepfast queues list", err=True)
 
 
 @app.command("resume")
@@ -102,14 +83,8 @@ def resume(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Let workers take its jobs again."""
-    from stepfast.admin.workers import resume_queue
-    from stepfast.database.database import persist
-
-    who = actor(by, reason)
-    with opened(ctx, database_url) as database:
-        changed = persist(database, lambda tx: resume_queue(tx, name, by=who))
-    if json:
-        print_json({"queue": name, "paused": False, "changed": changed})
-    else:
-        typer.echo(f"queue {name} {'goes on' if changed else 'was not paused'}")
+    """Let workers take jobs of this queue again."""
+    with operating(ctx, database_url, by, reason) as operator:
+        changed = operator.resume(name)
+    facts = {"queue": name, "paused": False, "changed": changed}
+    answer(facts, f"queue {name} {'goes on' if changed else 'was not paused'}", json=json)

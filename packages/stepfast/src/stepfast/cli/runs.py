@@ -1,4 +1,4 @@
-"""`stepfast runs`: what is read, why it does not advance, and what can be done about it."""
+"""`stepfast runs`: plan, start and watch runs of feeds; show why one does not advance, and repair it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 import typer
 
 from stepfast.cli import run_watch
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, Target, actor, loaded, opened, usage
-from stepfast.cli.output import print_facts, print_json, print_table, said
+from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, Target, loaded, operating, usage
+from stepfast.cli.output import Listing, answer, print_facts, print_json, print_table, said
 from stepfast.clock import counted
 
 if TYPE_CHECKING:
-    from stepfast.admin.run_reports import RunReport
-    from stepfast.admin.run_status import RunDetail
-    from stepfast.admin.runs import RunPlan, RunRepair, Runs
+    from stepfast.reports import RunDetail, RunPlan, RunRepair, RunReport, Runs
 
-
-# `stepfast runs plan` and `start`: what a run would read, and beginning one.
 
 PER_SECOND: Final = 10.0  # a rate to say how long so many requests take
 
@@ -50,12 +46,24 @@ MaxRows = Annotated[
         "--max-rows",
         metavar="N",
         min=1,
-        help="A trial: read about so many rows. It moves no watermark and sweeps nothing.",
+        help="A trial: read about this many rows. It moves no watermark and sweeps nothing.",
         show_default="all",
     ),
 ]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Which run: its id, the beginning of it, latest, or a feed for its newest."
+    ),
+]
+
+app = typer.Typer(help="Plan, start, watch, retry, cancel and resume runs of feeds.", no_args_is_help=True)
 
 
+# Begin
+
+
+@app.command("start", short_help="Begin a run of a feed; workers do the rest.")
 def start(
     ctx: typer.Context,
     feed: Feed,
@@ -71,20 +79,13 @@ def start(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Begin a run of a feed; workers do the rest."""
-    from stepfast.admin.runs import Runs
-
     request = _request(kind, from_, to, max_rows)
-    with loaded(ctx, target, database_url) as app:
-        run = Runs(app.database, app.feeds, actor(by, reason)).start(feed, **request)
-    if json:
-        print_json(run)
-        return
-    typer.echo(
-        f"run {run.id} of feed {feed} is started: {run.kind}, {_window(run.window_from, run.window_to)}"
-    )
-    typer.echo(f"watch it with: stepfast runs watch {run.id}")
+    with _with_feeds(ctx, target, database_url, by, reason) as runs:
+        run = runs.start(feed, **request)
+    _print_started(run, f"{run.kind}, {_window(run.window_from, run.window_to)}", json=json)
 
 
+@app.command("remap", short_help="Map and write all rows of a feed again.")
 def remap(
     ctx: typer.Context,
     feed: Feed,
@@ -95,18 +96,18 @@ def remap(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Map and write all rows of a feed once more, after its map() was mended. The source is not asked."""
-    from stepfast.admin.runs import Runs
-
-    with loaded(ctx, target, database_url) as app:
-        run = Runs(app.database, app.feeds, actor(by, reason)).remap(feed)
-    if json:
-        print_json(run)
-        return
-    typer.echo(f"run {run.id} of feed {feed} is started: all its rows are mapped and written again")
-    typer.echo(f"watch it with: stepfast runs watch {run.id}")
+    """Map and write all rows of a feed again, after its map() was fixed. The source is not asked."""
+    with _with_feeds(ctx, target, database_url, by, reason) as runs:
+        run = runs.remap(feed)
+    _print_started(run, "all its rows are mapped and written again", json=json)
 
 
+def _print_started(run: RunReport, what: str, *, json: bool) -> None:
+    sentence = f"run {run.id} of feed {run.feed} is started: {what}"
+    answer(run, f"{sentence}\nwatch it with: stepfast runs watch {run.id}", json=json)
+
+
+@app.command("plan", short_help="Show what a run would read, and what it would cost.")
 def plan(
     ctx: typer.Context,
     feed: Feed,
@@ -125,15 +126,15 @@ def plan(
     The source is asked for counts from here, within the limits of the feed.
     """
     request = _request(kind, from_, to, max_rows)
-    with loaded(ctx, target, database_url) as app:
-        found = app.runs.plan(feed, **request)
+    with _with_feeds(ctx, target, database_url) as runs:
+        found = runs.plan(feed, **request)
     if json:
         print_json(found)
-        return
-    _print(found, each=each)
+    else:
+        _print_plan(found, each=each)
 
 
-def _print(found: RunPlan, *, each: bool) -> None:
+def _print_plan(found: RunPlan, *, each: bool) -> None:
     requests = found.requests
     unknown = (
         f", and {counted(requests.unknown, 'partition')} that nobody counted" if requests.unknown else ""
@@ -159,7 +160,7 @@ def _print(found: RunPlan, *, each: bool) -> None:
     )
     typer.echo()
     if each:
-        rows = [(number, it.name, it.rows, it.problem) for number, it in enumerate(found.partitions)]
+        rows = [(number, part.name, part.rows, part.problem) for number, part in enumerate(found.partitions)]
         print_table(("partition", "range", "rows", "problem"), rows, empty="no partitions")
     else:
         typer.echo("\n".join(found.drawing.splitlines()[1:]))
@@ -167,17 +168,21 @@ def _print(found: RunPlan, *, each: bool) -> None:
 
 
 def _request(kind: str | None, from_: str | None, to: str | None, max_rows: int | None) -> dict[str, Any]:
-    from stepfast.runs.run import RunKind
-    from stepfast.runs.start import RunRequest
+    from stepfast.reports import RunKind, Runs
 
     if kind is not None and kind not in get_args(RunKind):
         raise typer.BadParameter(
             f"{kind!r} is no kind of run; use {', '.join(get_args(RunKind))}", param_hint="--kind"
         )
-    given: dict[str, Any] = {"kind": kind, "from_": _time(from_, "--from"), "to": _time(to, "--to")}
+    request: dict[str, Any] = {
+        "kind": kind,
+        "from_": _time(from_, "--from"),
+        "to": _time(to, "--to"),
+        "max_rows": max_rows,
+    }
     with usage():
-        RunRequest(**given, most_rows=max_rows)
-    return {**given, "max_rows": max_rows}
+        Runs.check(**request)
+    return request
 
 
 def _time(text: str | None, option: str) -> datetime | None:
@@ -197,18 +202,30 @@ def _window(from_: datetime | None, to: datetime) -> str:
     return f"{'since ever' if from_ is None else 'from ' + said(from_)} to {said(to)}"
 
 
-app = typer.Typer(help="Plan, start, watch, retry, cancel and resume runs of feeds.", no_args_is_help=True)
+# Look
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="Which run: its id, the beginning of it, latest, or a feed for its newest."
-    ),
-]
 
-app.command("start", short_help="Begin a run of a feed; workers do the rest.")(start)
-app.command("remap", short_help="Map and write all rows of a feed once more.")(remap)
-app.command("plan", short_help="Show what a run would read, and what it would cost.")(plan)
+def _took(run: RunReport) -> timedelta | None:
+    return None if run.ended_at is None else run.ended_at - run.started_at
+
+
+RUNS: Listing[RunReport] = Listing(
+    columns={
+        "run": "id",
+        "feed": "feed",
+        "kind": "kind",
+        "state": "state",
+        "partitions": lambda run: f"{run.completed}/{run.partitions}",
+        "failed": lambda run: run.failed or None,
+        "rows": "seen",
+        "applied": "applied",
+        "started (UTC)": "started_at",
+        "took": _took,
+        "reason": "reason",
+    },
+    empty="no runs: begin one with `stepfast runs start FEED`",
+    less=("took", "applied", "kind", "started (UTC)", "rows"),
+)
 
 
 @app.command("list")
@@ -218,57 +235,22 @@ def list_(
     feed: Annotated[
         str | None, typer.Option("--feed", metavar="NAME", help="Only runs of this feed.", show_default=False)
     ] = None,
-    active: Annotated[bool, typer.Option("--active", help="Only those that have not ended.")] = False,
+    active: Annotated[bool, typer.Option("--active", help="Only runs that have not ended.")] = False,
     limit: Limit = 50,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """List runs, the newest first."""
-    with _runs(ctx, database_url) as runs:
-        found = runs.list(feed=feed, active=active, limit=limit)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        (
-            "run",
-            "feed",
-            "kind",
-            "state",
-            "partitions",
-            "failed",
-            "rows",
-            "applied",
-            "started (UTC)",
-            "took",
-            "reason",
-        ),
-        [
-            (
-                it.id,
-                it.feed,
-                it.kind,
-                it.state,
-                f"{it.completed}/{it.partitions}",
-                it.failed or None,
-                it.seen,
-                it.applied,
-                it.started_at,
-                _took(it),
-                it.reason,
-            )
-            for it in found
-        ],
-        empty="no run is active" if active else "no runs: begin one with `stepfast runs start FEED`",
-        less=("took", "applied", "kind", "started (UTC)", "rows"),
-    )
+    with operating(ctx, database_url) as operator:
+        found = operator.runs.list(feed=feed, active=active, limit=limit)
+    RUNS.show(found, json=json, empty="no run is active" if active else None)
 
 
 @app.command("show")
 def show(ctx: typer.Context, name: Name, *, json: Json = False, database_url: DatabaseUrl = None) -> None:
     """Show where a run stands, why it does not advance, and which command helps."""
-    with _runs(ctx, database_url) as runs:
-        detail = runs.show(name)
+    with operating(ctx, database_url) as operator:
+        detail = operator.runs.show(name)
     if json:
         print_json(detail)
         return
@@ -278,133 +260,6 @@ def show(ctx: typer.Context, name: Name, *, json: Json = False, database_url: Da
         typer.echo(said(reason.sentence))
         if reason.command:
             typer.echo(f"  {said(reason.command)}")
-
-
-app.command("watch", short_help="Show a run as it comes along, until it has ended.")(run_watch.watch)
-
-
-@app.command("retry")
-def retry(
-    ctx: typer.Context,
-    name: Name,
-    *,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition",
-            metavar="P",
-            help="Only this one, by number (5, partition-5) or name; may be given several times.",
-            show_default="all that failed",
-        ),
-    ] = None,
-    from_start: Annotated[
-        bool,
-        typer.Option("--from-start", help="Forget what was read of them; also those that were not verified."),
-    ] = False,
-    target: Target = None,
-    reason: Reason = None,
-    by: By = None,
-    json: Json = False,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Read again what failed, from where it stopped. A plan that failed is planned again."""
-    with _repairing(ctx, target, database_url, by, reason) as runs:
-        done = runs.retry(name, partition or (), from_start=from_start)
-    count = len(done.partitions)
-    what = (
-        f"{count} partition{' is' if count == 1 else 's are'} read again" if count else "it is planned again"
-    )
-    _print_runs(done, what, json=json)
-
-
-@app.command("consolidate")
-def consolidate(
-    ctx: typer.Context,
-    name: Name,
-    *,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Publish what was read although a part is missing; the watermark stays."
-        ),
-    ] = False,
-    target: Target = None,
-    reason: Reason = None,
-    by: By = None,
-    json: Json = False,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Consolidate what a failed run has read, once more."""
-    with _repairing(ctx, target, database_url, by, reason) as runs:
-        done = runs.consolidate(name, force=force)
-    owed = (
-        f"; {done.debts} of its ranges {'is a debt' if done.debts == 1 else 'are debts'} now"
-        if done.debts
-        else ""
-    )
-    _print_runs(done, f"what it read is consolidated{owed}", json=json)
-
-
-@app.command("cancel")
-def cancel(
-    ctx: typer.Context,
-    name: Name,
-    *,
-    reason: Reason = None,
-    by: By = None,
-    json: Json = False,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Stop a run. What it read stays, and it can be resumed until a newer run of its feed begins."""
-    with _runs(ctx, database_url, by, reason) as runs:
-        done = runs.cancel(name)
-    _print_runs(done, f"it was {done.was}; resume it with: stepfast runs resume {done.run.id}", json=json)
-
-
-@app.command("resume")
-def resume(
-    ctx: typer.Context,
-    name: Name,
-    *,
-    target: Target = None,
-    reason: Reason = None,
-    by: By = None,
-    json: Json = False,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Let a cancelled or stalled run go on from where it was."""
-    with _repairing(ctx, target, database_url, by, reason) as runs:
-        done = runs.resume(name)
-    _print_runs(done, f"it was {done.was}", json=json)
-
-
-@contextmanager
-def _runs(
-    ctx: typer.Context, url: str | None, by: str | None = None, reason: str | None = None
-) -> Iterator[Runs]:
-    """For those who look, or cancel: the database is enough."""
-    from stepfast.admin.runs import Runs
-
-    with opened(ctx, url) as database:
-        yield Runs(database, None, actor(by, reason))
-
-
-@contextmanager
-def _repairing(
-    ctx: typer.Context, target: str | None, url: str | None, by: str | None, reason: str | None
-) -> Iterator[Runs]:
-    """For those who ask for jobs of the feed."""
-    from stepfast.admin.runs import Runs
-
-    with loaded(ctx, target, url) as app:
-        yield Runs(app.database, app.feeds, actor(by, reason))
-
-
-def _print_runs(done: RunRepair, what: str, *, json: bool) -> None:
-    if json:
-        print_json(done)
-    else:
-        typer.echo(f"run {done.run.id} is {done.run.state}: {what}")
 
 
 def _facts(detail: RunDetail) -> list[tuple[str, object]]:
@@ -441,5 +296,122 @@ def _watermark(run: RunReport) -> str:
     return before if run.watermark_after is None else f"{before} → {said(run.watermark_after)}"
 
 
-def _took(run: RunReport) -> timedelta | None:
-    return None if run.ended_at is None else run.ended_at - run.started_at
+app.command("watch", short_help="Show the progress of a run until it has ended.")(run_watch.watch)
+
+
+# Repair
+
+
+@app.command("retry")
+def retry(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition",
+            metavar="P",
+            help="Only this partition, by number (5, partition-5) or name; may be given more than once.",
+            show_default="all that failed",
+        ),
+    ] = None,
+    from_start: Annotated[
+        bool,
+        typer.Option(
+            "--from-start", help="Read them from their first row; also partitions that were not verified."
+        ),
+    ] = False,
+    target: Target = None,
+    reason: Reason = None,
+    by: By = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Read failed partitions again, from where they stopped. A run whose plan failed is planned again."""
+    with _with_feeds(ctx, target, database_url, by, reason) as runs:
+        done = runs.retry(name, partition or (), from_start=from_start)
+    count = len(done.partitions)
+    what = (
+        f"{count} partition{' is' if count == 1 else 's are'} read again" if count else "it is planned again"
+    )
+    _print_repair(done, what, json=json)
+
+
+@app.command("consolidate")
+def consolidate(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Publish what was read although a part is missing; the watermark stays."
+        ),
+    ] = False,
+    target: Target = None,
+    reason: Reason = None,
+    by: By = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Consolidate the rows that a failed run has read, once more."""
+    with _with_feeds(ctx, target, database_url, by, reason) as runs:
+        done = runs.consolidate(name, force=force)
+    owed = (
+        f"; {done.debts} of its ranges {'is a debt' if done.debts == 1 else 'are debts'} now"
+        if done.debts
+        else ""
+    )
+    _print_repair(done, f"what it read is consolidated{owed}", json=json)
+
+
+@app.command("cancel")
+def cancel(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    reason: Reason = None,
+    by: By = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Stop a run. What it read stays, and it can be resumed until a newer run of its feed begins."""
+    with operating(ctx, database_url, by, reason) as operator:
+        done = operator.runs.cancel(name)
+    _print_repair(done, f"it was {done.was}; resume it with: stepfast runs resume {done.run.id}", json=json)
+
+
+@app.command("resume")
+def resume(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    target: Target = None,
+    reason: Reason = None,
+    by: By = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Resume a cancelled or stalled run from where it was."""
+    with _with_feeds(ctx, target, database_url, by, reason) as runs:
+        done = runs.resume(name)
+    _print_repair(done, f"it was {done.was}", json=json)
+
+
+@contextmanager
+def _with_feeds(
+    ctx: typer.Context,
+    target: str | None,
+    url: str | None,
+    by: str | None = None,
+    reason: str | None = None,
+) -> Iterator[Runs]:
+    """The runs of an application, for commands that need the code of its feeds."""
+    with loaded(ctx, target, url) as app:
+        app.feeds  # noqa: B018 - the application may have none: then each command says so
+        yield app.operator.by(by or None, reason=reason).runs
+
+
+def _print_repair(done: RunRepair, what: str, *, json: bool) -> None:
+    answer(done, f"run {done.run.id} is {done.run.state}: {what}", json=json)

@@ -1,4 +1,4 @@
-"""`stepfast schedules`: what is due when, and changing it while workers run."""
+"""`stepfast schedules`: list schedules with their next ticks, and change them while workers run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,35 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Reason, actor, opened, span, usage
-from stepfast.cli.output import print_facts, print_json, print_table, said
+from stepfast.cli.options import By, DatabaseUrl, Json, Reason, operating, span, usage
+from stepfast.cli.output import Listing, answer, as_json, print_facts, print_json, print_table, said
 
 if TYPE_CHECKING:
-    from stepfast.admin.schedules import ScheduleReport, Schedules
+    from stepfast.reports import ScheduleDetail, ScheduleReport, Schedules
     from stepfast.schedules.definition import ScheduleOptions
 
 
-# How a schedule is typed: its options, and what they mean in Python.
+app = typer.Typer(help="List schedules, add, change, pause and trigger them.", no_args_is_help=True)
 
+SCHEDULES: Listing[ScheduleReport] = Listing(
+    columns={
+        "schedule": "name",
+        "state": "state",
+        "when": "when",
+        "zone": "tz",
+        "kind": "kind",
+        "next (UTC)": "next_at",
+        "last (UTC)": "last_at",
+        "source": "source",
+        "note": "note",
+    },
+    empty="no schedules: declare one with app.schedule(…), or add one with `stepfast schedules add`",
+    less=("source", "last (UTC)", "zone", "kind"),
+)
+
+# The options of a schedule
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Which schedule.")]
 Cron = Annotated[
     str | None,
     typer.Option(
@@ -40,17 +59,19 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="TIME",
-        help="Once: 2026-12-24T18:00, on the clocks of --tz unless it names an offset.",
+        help="Once: 2026-12-24T18:00, in the time zone of --tz unless it names an offset.",
         show_default=False,
     ),
 ]
 Tz = Annotated[
     str | None,
-    typer.Option("--tz", metavar="ZONE", help="Whose clocks: Europe/Paris, UTC.", show_default=False),
+    typer.Option("--tz", metavar="ZONE", help="Time zone: Europe/Paris, UTC.", show_default=False),
 ]
 Arguments = Annotated[
     str | None,
-    typer.Option("--arguments", metavar="JSON", help='Of the job: {"name": "value"}.', show_default=False),
+    typer.Option(
+        "--arguments", metavar="JSON", help='Arguments of the job: {"name": "value"}.', show_default=False
+    ),
 ]
 TickAs = Annotated[
     str | None,
@@ -62,7 +83,7 @@ TickAs = Annotated[
     ),
 ]
 Queue = Annotated[
-    str | None, typer.Option("--queue", metavar="NAME", help="Where its jobs wait.", show_default=False)
+    str | None, typer.Option("--queue", metavar="NAME", help="Queue of its jobs.", show_default=False)
 ]
 Priority = Annotated[
     int | None, typer.Option("--priority", metavar="N", help="Higher runs first.", show_default=False)
@@ -72,7 +93,7 @@ Missed = Annotated[
     typer.Option(
         "--missed",
         metavar="POLICY",
-        help="Ticks that no worker was there for: once (one job for all), all, or skip.",
+        help="What becomes of missed ticks: once (one job for all), all, or skip.",
         show_default=False,
     ),
 ]
@@ -101,7 +122,7 @@ def options(
     missed: str | None,
     overlap: str | None,
 ) -> ScheduleOptions:
-    """What was typed, as Python says it; refuses what no schedule can be, or, without `kind`, no change of one."""
+    """The options of a schedule, or without `kind` of a change; refuses options that no schedule can have."""
     given: ScheduleOptions = {
         "cron": cron,
         "every": span(every),
@@ -111,7 +132,7 @@ def options(
         "tick_as": tick_as,
         "queue": queue,
         "priority": priority,
-        # Whatever was typed: the definition refuses it in words, below.
+        # Any text: the definition refuses a wrong one in words, below.
         "missed": cast('Literal["once", "all", "skip"] | None', missed),
         "overlap": cast('Literal["allow", "skip"] | None', overlap),
     }
@@ -120,7 +141,7 @@ def options(
 
 
 def moment_at(text: str, tz: str) -> datetime:
-    """A time as it is typed; one without an offset is read on the clocks of `tz`."""
+    """A time as it is typed; one without an offset is in the time zone `tz`."""
     from stepfast.clock import moment
     from stepfast.schedules.cron import first_occurrence, zone
 
@@ -153,45 +174,26 @@ def _json(text: str) -> Any:
         raise typer.BadParameter(f"{text!r} is no JSON: {error}", param_hint="--arguments") from None
 
 
-app = typer.Typer(help="Look at schedules, add, change, pause and trigger them.", no_args_is_help=True)
-
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Which schedule.")]
-
-
 @app.command("list")
 def list_(
     ctx: typer.Context,
     *,
     everyone: Annotated[
-        bool, typer.Option("--all", help="Also those that were removed although code declares them.")
+        bool, typer.Option("--all", help="Also schedules that code declares and an operator removed.")
     ] = False,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """List schedules with what is due next."""
-    with _schedules(ctx, database_url) as schedules:
-        found = schedules.all(everyone=everyone)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        ("schedule", "state", "when", "zone", "kind", "next (UTC)", "last (UTC)", "source", "note"),
-        [
-            (it.name, it.state, it.when, it.tz, it.kind, it.next_at, it.last_at, it.source, it.note)
-            for it in found
-        ],
-        empty="no schedules: declare one with app.schedule(…), or add one with `stepfast schedules add`",
-        less=("source", "last (UTC)", "zone", "kind"),
-    )
+    """List schedules with their next and last ticks."""
+    with operating(ctx, database_url) as operator:
+        SCHEDULES.show(operator.schedules.all(everyone=everyone), json=json)
 
 
 @app.command("show")
 def show(ctx: typer.Context, name: Name, *, json: Json = False, database_url: DatabaseUrl = None) -> None:
-    """Show one schedule with its next five ticks, and what became of its last five."""
-    from stepfast.jobs.payload import to_json
-
-    with _schedules(ctx, database_url) as schedules:
-        detail = schedules.show(name)
+    """Show one schedule with its next five ticks and the jobs of its last five."""
+    with operating(ctx, database_url) as operator:
+        detail = operator.schedules.show(name)
     if json:
         print_json(
             {
@@ -201,16 +203,20 @@ def show(ctx: typer.Context, name: Name, *, json: Json = False, database_url: Da
                 "behind": detail.behind,
             }
         )
-        return
+    else:
+        _print_detail(detail)
+
+
+def _print_detail(detail: ScheduleDetail) -> None:
     facts: list[tuple[str, Any]] = [
         (name.replace("_", " "), value) for name, value in asdict(detail.schedule).items()
     ]
-    print_facts([*facts, ("arguments", to_json(detail.arguments))])
+    print_facts([*facts, ("arguments", as_json(detail.arguments))])
     if detail.ahead:
         typer.echo()
         print_table(
             (f"next ({detail.schedule.tz})", "UTC"),
-            [(f"{it.local:%Y-%m-%d %H:%M:%S %z}", it.utc) for it in detail.ahead],
+            [(f"{tick.local:%Y-%m-%d %H:%M:%S %z}", tick.utc) for tick in detail.ahead],
             empty="",
         )
     if detail.behind:
@@ -218,8 +224,8 @@ def show(ctx: typer.Context, name: Name, *, json: Json = False, database_url: Da
         print_table(
             ("last (UTC)", "job", "state"),
             [
-                (it.utc, it.job_id, "skipped" if it.skipped else it.job_state or "forgotten")
-                for it in detail.behind
+                (tick.utc, tick.job_id, "skipped" if tick.skipped else tick.job_state or "forgotten")
+                for tick in detail.behind
             ],
             empty="",
         )
@@ -246,7 +252,7 @@ def add(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Add a schedule. Its arguments are believed: only a worker knows what the job takes."""
+    """Add a schedule. Its arguments are not checked: only a worker knows what the job takes."""
     given = options(
         kind,
         cron=cron,
@@ -284,7 +290,7 @@ def change(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Change what is given and keep the rest. It wins over what the code declares, until `reset`."""
+    """Change the options that are given and keep the others. The change wins over the code, until `reset`."""
     given = options(
         cron=cron,
         every=every,
@@ -300,7 +306,7 @@ def change(
     if all(value is None for value in given.values()):
         raise typer.BadParameter("nothing to change; give --cron, --tz, --arguments or another option")
     with _schedules(ctx, database_url, by, reason) as schedules:
-        if at is not None and tz is None:  # on the clocks that the schedule has
+        if at is not None and tz is None:  # in the time zone that the schedule has
             given["at"] = moment_at(at, schedules.show(name).schedule.tz)
         _print(schedules.change(name, **given), "is changed", json=json)
 
@@ -318,10 +324,8 @@ def pause(
     """Let no tick fire; jobs that exist go on."""
     with _schedules(ctx, database_url, by, reason) as schedules:
         changed = schedules.pause(name)
-    if json:
-        print_json({"schedule": name, "paused": True, "changed": changed})
-    else:
-        typer.echo(f"schedule {name} {'is' if changed else 'was already'} paused")
+    facts = {"schedule": name, "paused": True, "changed": changed}
+    answer(facts, f"schedule {name} {'is' if changed else 'was already'} paused", json=json)
 
 
 @app.command("resume")
@@ -334,16 +338,13 @@ def resume(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Go on with the next tick; those of the pause are not made up."""
+    """Go on with the next tick; ticks in the pause are not made up."""
     with _schedules(ctx, database_url, by, reason) as schedules:
         changed = schedules.resume(name)
         next_at = schedules.show(name).schedule.next_at
-    if json:
-        print_json({"schedule": name, "paused": False, "changed": changed, "next_at": next_at})
-    elif changed:
-        typer.echo(f"schedule {name} goes on; next: {said(next_at) or 'never'}")
-    else:
-        typer.echo(f"schedule {name} was not paused")
+    facts = {"schedule": name, "paused": False, "changed": changed, "next_at": next_at}
+    goes_on = f"goes on; next: {said(next_at) or 'never'}"
+    answer(facts, f"schedule {name} {goes_on if changed else 'was not paused'}", json=json)
 
 
 @app.command("trigger")
@@ -356,13 +357,11 @@ def trigger(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Enqueue its job now, once; its plan stays as it is."""
+    """Enqueue its job now, once; its next ticks stay as they are."""
     with _schedules(ctx, database_url, by, reason) as schedules:
         job = schedules.trigger(name)
-    if json:
-        print_json({"schedule": name, "job_id": job.id})
-    else:
-        typer.echo(f"schedule {name} is triggered: job {job.id}")
+    facts = {"schedule": name, "job_id": job.id}
+    answer(facts, f"schedule {name} is triggered: job {job.id}", json=json)
 
 
 @app.command("remove")
@@ -375,13 +374,10 @@ def remove(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Let it be gone; jobs that exist go on. One that code declares stays away until `reset`."""
+    """Remove a schedule; jobs that exist go on. One that code declares stays removed until `reset`."""
     with _schedules(ctx, database_url, by, reason) as schedules:
         schedules.remove(name)
-    if json:
-        print_json({"schedule": name, "removed": True})
-    else:
-        typer.echo(f"schedule {name} is removed")
+    answer({"schedule": name, "removed": True}, f"schedule {name} is removed", json=json)
 
 
 @app.command("reset")
@@ -394,7 +390,7 @@ def reset(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Let it be as the code declares it: unchanged, not paused, not removed."""
+    """Make a schedule as the code declares it: unchanged, not paused, not removed."""
     with _schedules(ctx, database_url, by, reason) as schedules:
         _print(schedules.reset(name), "is as the code declares it", json=json)
 
@@ -403,15 +399,9 @@ def reset(
 def _schedules(
     ctx: typer.Context, url: str | None, by: str | None = None, reason: str | None = None
 ) -> Iterator[Schedules]:
-    from stepfast.admin.schedules import Schedules
-    from stepfast.jobs.kinds import Kinds
-
-    with opened(ctx, url) as database:
-        yield Schedules(database, Kinds(), actor(by, reason))
+    with operating(ctx, url, by, reason) as operator:
+        yield operator.schedules
 
 
 def _print(made: ScheduleReport, what: str, *, json: bool) -> None:
-    if json:
-        print_json(made)
-    else:
-        typer.echo(f"schedule {made.name} {what}; next: {said(made.next_at) or 'never'}")
+    answer(made, f"schedule {made.name} {what}; next: {said(made.next_at) or 'never'}", json=json)

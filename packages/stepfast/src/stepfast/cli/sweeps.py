@@ -1,19 +1,40 @@
-"""`stepfast sweeps`: rows that are gone at the source, and those that a person must decide about."""
+"""`stepfast sweeps`: rows that are gone at the source, and sweeps that an operator must decide about."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, OneFeed, Why, actor, opened
-from stepfast.cli.output import print_json, print_table, progress
+from stepfast.cli.options import By, DatabaseUrl, Json, Limit, OneFeed, RequiredReason, operating
+from stepfast.cli.output import Listing, answer, progress
 
-app = typer.Typer(help="Rows that are gone: list, approve, decline, undo.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from stepfast.reports import SweepReport
+
+
+app = typer.Typer(help="List sweeps of gone rows, approve, decline or undo them.", no_args_is_help=True)
 
 OneRun = Annotated[
     str, typer.Argument(metavar="RUN", help="An id or its beginning, a feed for its newest run, or `latest`.")
 ]
+
+SWEEPS: Listing[SweepReport] = Listing(
+    columns={
+        "run": "run_id",
+        "feed": "feed",
+        "run is": "run_state",
+        "sweep is": "phase",
+        "living": "living",
+        "unseen": "unseen",
+        "going": "going",
+        "gone": "gone",
+        "started (UTC)": "started_at",
+        "note": "note",
+    },
+    empty="no sweeps",
+    less=("started (UTC)", "unseen", "living", "run is"),
+)
 
 
 @app.command("list")
@@ -25,34 +46,9 @@ def list_(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """List sweeps, the latest first. One that is held waits for `approve` or `decline`."""
-    from stepfast.admin.sweeps import list_sweeps
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_sweeps(tx, feed=feed, limit=limit)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        ("run", "feed", "run is", "sweep is", "living", "unseen", "going", "gone", "started (UTC)", "note"),
-        [
-            (
-                it.run_id,
-                it.feed,
-                it.run_state,
-                it.phase,
-                it.living,
-                it.unseen,
-                it.going,
-                it.gone,
-                it.started_at,
-                it.note,
-            )
-            for it in found
-        ],
-        empty="no sweeps",
-        less=("started (UTC)", "unseen", "living", "run is"),
-    )
+    """List sweeps, the latest first. A sweep that is held waits for `approve` or `decline`."""
+    with operating(ctx, database_url) as operator:
+        SWEEPS.show(operator.sweeps(feed, limit=limit), json=json)
 
 
 @app.command("approve")
@@ -60,22 +56,16 @@ def approve(
     ctx: typer.Context,
     run: OneRun,
     *,
-    reason: Why,
+    reason: RequiredReason,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Let the rows go that a fuse holds; the run then completes."""
-    from stepfast.admin.sweeps import approve_sweep
-    from stepfast.database.database import persist
-
-    who = actor(by, reason)
-    with opened(ctx, database_url) as database:
-        held = persist(database, lambda tx: approve_sweep(tx, run, by=who))
-    if json:
-        print_json({"going": held.going, "living": held.living})
-    else:
-        typer.echo(f"{_rows(held.going)} of {held.living:,} will be marked as gone")
+    """Mark the rows as gone that a fuse holds; the run then completes."""
+    with operating(ctx, database_url, by, reason) as operator:
+        held = operator.approve_sweep(run)
+    sentence = f"{_rows(held.going)} of {held.living:,} will be marked as gone"
+    answer({"going": held.going, "living": held.living}, sentence, json=json)
 
 
 @app.command("decline")
@@ -83,22 +73,16 @@ def decline(
     ctx: typer.Context,
     run: OneRun,
     *,
-    reason: Why,
+    reason: RequiredReason,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Keep the rows that a fuse holds; the run then completes without marking any."""
-    from stepfast.admin.sweeps import decline_sweep
-    from stepfast.database.database import persist
-
-    who = actor(by, reason)
-    with opened(ctx, database_url) as database:
-        held = persist(database, lambda tx: decline_sweep(tx, run, by=who))
-    if json:
-        print_json({"kept": held.going, "living": held.living})
-    else:
-        typer.echo(f"{_rows(held.going)} of {held.living:,} {'stays' if held.going == 1 else 'stay'}")
+    with operating(ctx, database_url, by, reason) as operator:
+        held = operator.decline_sweep(run)
+    sentence = f"{_rows(held.going)} of {held.living:,} {'stays' if held.going == 1 else 'stay'}"
+    answer({"kept": held.going, "living": held.living}, sentence, json=json)
 
 
 @app.command("undo")
@@ -106,25 +90,17 @@ def undo(
     ctx: typer.Context,
     run: OneRun,
     *,
-    reason: Why,
+    reason: RequiredReason,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Bring back all rows that a run has marked as gone, as far as nobody has seen them since."""
-    from stepfast.admin.run_reports import resolve, run_report
-    from stepfast.admin.sweeps import undo_sweep
-
-    who = actor(by, reason)
-    with opened(ctx, database_url) as database:
-        with database.reading() as tx:
-            total = run_report(tx, resolve(tx, run)).gone
-        with progress("bringing back", total) as tell:
-            back = undo_sweep(database, run, tell, by=who)
-    if json:
-        print_json({"back": back})
-    else:
-        typer.echo(f"{_rows(back)} {'is' if back == 1 else 'are'} back")
+    """Bring back all rows that a run has marked as gone, unless a later run has seen them since."""
+    with operating(ctx, database_url, by, reason) as operator:
+        gone = operator.runs.report(run).gone
+        with progress("bringing back", gone) as tell:
+            back = operator.undo_sweep(run, progress=tell)
+    answer({"back": back}, f"{_rows(back)} {'is' if back == 1 else 'are'} back", json=json)
 
 
 def _rows(count: int) -> str:

@@ -1,4 +1,4 @@
-"""`stepfast tasks`: work on tasks from a queue, hand some in, see what became of them."""
+"""`stepfast tasks`: work on tasks from a queue, send tasks, and list them with their ends."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json, Limit, opened, url
-from stepfast.cli.output import print_facts, print_json, print_table
+from stepfast.cli.options import DatabaseUrl, Json, Limit, operating, url
+from stepfast.cli.output import Listing, answer, print_facts, print_json
 from stepfast.errors import ConfigurationError, install_hint
 
 if TYPE_CHECKING:
-    from stepfast.admin.tasks import TaskDetail
+    from stepfast.reports import TaskDetail, TaskSummary
 
 
-# `stepfast tasks receiver`: the other side of a task's webhook, as a server of its own.
+# The receiver: the other side of a task's webhook, as a server of its own.
 
 
 def receiver(
@@ -34,9 +34,9 @@ def receiver(
     ] = "127.0.0.1",
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Receive webhooks until SIGTERM or Ctrl-C: verify each, and save what it says, once.
+    """Receive webhooks until SIGTERM or Ctrl-C: verify each, and save it once.
 
-    STEPFAST_WEBHOOK_SECRETS has the secrets, as for the worker that signs; 'none' believes anybody.
+    STEPFAST_WEBHOOK_SECRETS has the secrets, as for the worker that signs; 'none' accepts unsigned webhooks.
     """
     from stepfast.tasks.receiver import TaskReceiver
 
@@ -56,14 +56,16 @@ def receiver(
     uvicorn.run(served, host=host, port=port, log_level="info", access_log=False, server_header=False)
 
 
-app = typer.Typer(help="Tasks from queues: work on them, send and list them.", no_args_is_help=True)
-app.command("receiver", short_help="Receive the webhooks of tasks, and save what they say.")(receiver)
+app = typer.Typer(help="Work on tasks from queues, send and list them.", no_args_is_help=True)
+app.command("receiver", short_help="Receive the webhooks of tasks, and save them.")(receiver)
 
 SHOWN: Final = 60  # characters of an error; `show` has all of it
 
 Client = Annotated[
     str | None,
-    typer.Option("--client", metavar="NAME", help="Whose tasks.", show_default="CLIENT_ID, else default"),
+    typer.Option(
+        "--client", metavar="NAME", help="Client of the task.", show_default="CLIENT_ID, else default"
+    ),
 ]
 OfClient = Annotated[
     str | None,
@@ -74,6 +76,19 @@ OfClient = Annotated[
         show_default="CLIENT_ID, else all",
     ),
 ]
+TASKS: Listing[TaskSummary] = Listing(
+    columns={
+        "task": "task_id",
+        "type": "task_type",
+        "client": "client",
+        "state": "state",
+        "received (UTC)": "received_at",
+        "job": "job_id",
+        "error": lambda task: (task.error or "")[:SHOWN],
+    },
+    empty="no tasks",
+    less=("received (UTC)", "client"),
+)
 EnvFile = Annotated[
     str | None,
     typer.Option(
@@ -85,7 +100,7 @@ EnvFile = Annotated[
 ]
 
 
-@app.command("work", short_help="Do the task in TASK_DATA, or those of a queue until told to stop.")
+@app.command("work", short_help="Work on tasks: the one in TASK_DATA, or those of a queue.")
 def work(
     ctx: typer.Context,
     target: Annotated[
@@ -94,7 +109,7 @@ def work(
     ],
     *,
     once: Annotated[
-        bool, typer.Option("--once", help="Take one message from the queue, do it, and exit.")
+        bool, typer.Option("--once", help="Take one message from the queue, work on it, and exit.")
     ] = False,
     env_file: EnvFile = None,
     log_level: Annotated[
@@ -137,7 +152,7 @@ def work(
     ] = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Do tasks. With TASK_DATA set: exactly that one, then exit with 0 if it completed, 1 if it failed.
+    """Work on tasks. With TASK_DATA set: exactly that one, then exit with 0 if it completed, 1 if it failed.
 
     Otherwise take tasks from the queue <CLIENT_ID>-tasks until SIGTERM or Ctrl-C: then finish what runs and exit with
     0. All settings are variables of the environment; `stepfast config` shows them.
@@ -168,24 +183,26 @@ def send(
     ] = None,
     webhook_url: Annotated[
         str | None,
-        typer.Option("--webhook-url", metavar="URL", help="Who is told of its end.", show_default=False),
+        typer.Option(
+            "--webhook-url",
+            metavar="URL",
+            help="Where the webhook about its end is sent.",
+            show_default=False,
+        ),
     ] = None,
     client: Client = None,
     env_file: EnvFile = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Hand in a task: send it to the client's queue."""
+    """Send a task to the client's queue."""
     from stepfast.tasks.send import send_task
     from stepfast.telemetry.logs import leave_out_others
 
     leave_out_others()
     _surroundings(ctx, database_url, env_file)
     sent = send_task(task_type, payload, task_id=task_id, webhook_url=webhook_url, client=client)
-    if json:
-        print_json(sent)
-    else:
-        typer.echo(f"task {sent.task_id} is in queue {sent.queue} ({sent.transport})")
+    answer(sent, f"task {sent.task_id} is in queue {sent.queue} ({sent.transport})", json=json)
 
 
 @app.command("list")
@@ -195,38 +212,19 @@ def list_(
     client: OfClient = None,
     state: Annotated[
         str | None,
-        typer.Option("--state", metavar="STATE", help="Only tasks whose jobs are in it.", show_default=False),
+        typer.Option(
+            "--state", metavar="STATE", help="Only tasks whose jobs are in this state.", show_default=False
+        ),
     ] = None,
     limit: Limit = 50,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """List tasks, the latest first."""
-    from stepfast.admin.tasks import list_tasks
-
     client = client or _own_client()
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_tasks(tx, client=client, state=state, limit=limit)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        ("task", "type", "client", "state", "received (UTC)", "job", "error"),
-        [
-            (
-                it.task_id,
-                it.task_type,
-                it.client,
-                it.state,
-                it.received_at,
-                it.job_id,
-                (it.error or "")[:SHOWN],
-            )
-            for it in found
-        ],
-        empty="no tasks" if client is None else f"no tasks of client {client}",
-        less=("received (UTC)", "client"),
-    )
+    with operating(ctx, database_url) as operator:
+        found = operator.tasks(client=client, state=state, limit=limit)
+    TASKS.show(found, json=json, empty=None if client is None else f"no tasks of client {client}")
 
 
 @app.command("show")
@@ -238,11 +236,9 @@ def show(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Show a task: its job, its end, its webhooks, and what a receiver on this database was told."""
-    from stepfast.admin.tasks import show_task
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = show_task(tx, task_id, client=client or _own_client())
+    """Show a task: its job, its end, its webhooks, and those that a receiver on this database got."""
+    with operating(ctx, database_url) as operator:
+        found = operator.task(task_id, client=client or _own_client())
     if json:
         print_json(found)
     else:

@@ -1,4 +1,4 @@
-"""`stepfast watermark`: how far a feed has been read, and moving that by hand."""
+"""`stepfast watermark`: how far each feed has been read, and moving a watermark by hand."""
 
 from __future__ import annotations
 
@@ -7,14 +7,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Target, Why, actor, loaded, opened
-from stepfast.cli.output import print_facts, print_json, print_table
+from stepfast.cli.options import By, DatabaseUrl, Json, Limit, RequiredReason, Target, loaded, operating
+from stepfast.cli.output import Listing, answer, print_facts, print_json
 
 if TYPE_CHECKING:
-    from stepfast.admin.watermarks import WatermarkReport
+    from stepfast.reports import WatermarkReport
+    from stepfast.runs.feeds import Feeds
 
 
-app = typer.Typer(help="Watermarks of feeds: show, set.", no_args_is_help=True)
+app = typer.Typer(help="Show how far feeds have been read, and set a watermark.", no_args_is_help=True)
+
+WATERMARKS: Listing[WatermarkReport] = Listing(
+    columns={
+        "feed": "feed",
+        "watermark (UTC)": "watermark",
+        "age": "age",
+        "debts": "open_debts",
+        "active run": "active_run",
+        "last run": "last_run",
+        "exported to": "export_to",
+    },
+    empty="no feed has run",
+    less=("exported to", "active run", "last run"),
+)
 
 
 @app.command("show")
@@ -28,43 +43,30 @@ def show(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Show up to when everything that the source changed is in the target, on the source's clock."""
-    from stepfast.admin.watermarks import list_watermarks, show_watermark
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_watermarks(tx, limit=limit) if feed is None else [show_watermark(tx, feed)]
+    """Show watermarks: all that the source changed before it, on the source's clock, is in the target."""
+    with operating(ctx, database_url) as operator:
+        if feed is None:
+            WATERMARKS.show(operator.watermarks(limit=limit), json=json)
+            return
+        found = operator.watermark(feed)
     if json:
-        print_json(found if feed is None else found[0])
-    elif feed is None:
-        _print_all(found)
+        print_json(found)
     else:
-        _print(found[0])
+        _print(found)
 
 
-def _print_all(found: list[WatermarkReport]) -> None:
-    print_table(
-        ("feed", "watermark (UTC)", "age", "debts", "active run", "last run", "exported to"),
-        [
-            (it.feed, it.watermark, it.age, it.open_debts, it.active_run, it.last_run, it.export_to)
-            for it in found
-        ],
-        empty="no feed has run",
-        less=("exported to", "active run", "last run"),
-    )
-
-
-def _print(it: WatermarkReport) -> None:
+def _print(found: WatermarkReport) -> None:
     print_facts(
         (
-            ("feed", it.feed),
-            ("watermark", it.watermark or "none; the first run reads everything"),
-            ("age", it.age),
-            ("moves", it.version),
-            ("last run", it.last_run),
-            ("completed", it.last_run_completed_at),
-            ("active run", it.active_run),
-            ("open debts", it.open_debts or None),
-            ("exported to", it.export_to),
+            ("feed", found.feed),
+            ("watermark", found.watermark or "none; the first run reads everything"),
+            ("age", found.age),
+            ("moves", found.version),
+            ("last run", found.last_run),
+            ("completed", found.last_run_completed_at),
+            ("active run", found.active_run),
+            ("open debts", found.open_debts or None),
+            ("exported to", found.export_to),
         )
     )
 
@@ -76,40 +78,36 @@ def set_(
     *,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="TIME", help="On the source's clock: 2026-12-24T18:00:00Z."),
+        typer.Option(
+            "--to", metavar="TIME", help="The new watermark, on the source's clock: 2026-12-24T18:00:00Z."
+        ),
     ],
-    reason: Why,
-    force: Annotated[bool, typer.Option("--force", help="Also back, or for a feed that never ran.")] = False,
+    reason: RequiredReason,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also move it back, or set that of a feed that never ran.")
+    ] = False,
     target: Target = None,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Move a watermark by hand, while no run of the feed is active. What is exported is written again."""
-    from stepfast.admin.watermarks import set_watermark
-    from stepfast.database.database import persist
-
-    at, who = _instant(to), actor(by, reason)
-    feeds: list[str] = []
+    """Move a watermark by hand, while no run of the feed is active. Its export is written again."""
+    at = _instant(to)
+    feeds: Feeds | None = None
     if target is not None:  # only a feed that never ran needs it
         with loaded(ctx, target, database_url) as app_of_feed:
-            feeds = [it.name for it in app_of_feed.feeds.all()]
-    with opened(ctx, database_url) as database:
-        moved = persist(database, lambda tx: set_watermark(tx, feed, at, force=force, by=who, declared=feeds))
-    if json:
-        print_json(
-            {
-                "feed": moved.feed,
-                "before": moved.before,
-                "after": moved.after,
-                "consequence": moved.consequence,
-            }
-        )
-        return
+            feeds = app_of_feed.feeds
+    with operating(ctx, database_url, by, reason, feeds=feeds) as operator:
+        moved = operator.set_watermark(feed, at, force=force)
+    facts = {
+        "feed": moved.feed,
+        "before": moved.before,
+        "after": moved.after,
+        "consequence": moved.consequence,
+    }
     before = "none" if moved.before is None else f"{moved.before:%Y-%m-%d %H:%M:%S} UTC"
-    typer.echo(
-        f"the watermark of {feed} is at {moved.after:%Y-%m-%d %H:%M:%S} UTC, it was {before}; {moved.consequence}"
-    )
+    at_now = f"{moved.after:%Y-%m-%d %H:%M:%S} UTC"
+    answer(facts, f"the watermark of {feed} is at {at_now}, it was {before}; {moved.consequence}", json=json)
 
 
 def _instant(text: str) -> datetime:

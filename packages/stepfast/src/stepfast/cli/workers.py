@@ -1,20 +1,41 @@
-"""`stepfast workers`: who lives, and what it does."""
+"""`stepfast workers`: which workers are alive, and what they do."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json, opened
-from stepfast.cli.output import print_json, print_table
+from stepfast.cli.options import DatabaseUrl, Json, operating
+from stepfast.cli.output import Listing
 
-app = typer.Typer(help="Look at workers.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from stepfast.reports import WorkerReport
+
+
+app = typer.Typer(help="List workers.", no_args_is_help=True)
+
+WORKERS: Listing[WorkerReport] = Listing(
+    columns={
+        "worker": "worker_id",
+        "state": lambda worker: "expired" if worker.state == "alive" and not worker.running else worker.state,
+        "busy": "active_jobs",
+        "of": "concurrency",
+        "queues": "queues",
+        "lease s": "lease_seconds",
+        "heartbeat (UTC)": "beat_at",
+        "alive until (UTC)": "alive_until",
+        "host": "host",
+        "pid": "pid",
+    },
+    empty="no workers: start one with `stepfast worker module:app`",
+    less=("alive until (UTC)", "host", "lease s", "heartbeat (UTC)", "queues"),
+)
 
 
 @app.callback()
 def workers() -> None:
-    """Look at workers."""
+    """List workers."""
 
 
 @app.command("list")
@@ -22,47 +43,11 @@ def list_(
     ctx: typer.Context,
     *,
     everyone: Annotated[
-        bool, typer.Option("--all", help="Also those that stopped or died in the last day.")
+        bool, typer.Option("--all", help="Also workers that stopped or died in the last day.")
     ] = False,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """List workers with what their last heartbeat said."""
-    from stepfast.admin.workers import list_workers
-
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_workers(tx, everyone=everyone)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        (
-            "worker",
-            "state",
-            "busy",
-            "of",
-            "queues",
-            "lease s",
-            "heartbeat (UTC)",
-            "alive until (UTC)",
-            "host",
-            "pid",
-        ),
-        [
-            (
-                it.worker_id,
-                "expired" if it.state == "alive" and not it.running else it.state,
-                it.active_jobs,
-                it.concurrency,
-                it.queues,
-                it.lease_seconds,
-                it.beat_at,
-                it.alive_until,
-                it.host,
-                it.pid,
-            )
-            for it in found
-        ],
-        empty="no workers: start one with `stepfast worker module:app`",
-        less=("alive until (UTC)", "host", "lease s", "heartbeat (UTC)", "queues"),
-    )
+    """List workers as their last heartbeat described them."""
+    with operating(ctx, database_url) as operator:
+        WORKERS.show(operator.workers(everyone=everyone), json=json)

@@ -16,7 +16,7 @@ from socket import AF_INET, AF_INET6
 from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from stepfast.admin.statistics import look
+from stepfast.admin.statistics import read_gauges
 from stepfast.errors import ConfigurationError
 from stepfast.telemetry import happened
 from stepfast.telemetry.metrics import MOST_VALUES, Metrics, prometheus
@@ -197,7 +197,7 @@ class DatabaseLook:
         begun = time.monotonic()
         try:
             with self._app.database.reading() as tx:
-                self.found = look(tx)
+                self.found = read_gauges(tx)
             self.failed = False
             self.found_at = time.monotonic()
             self.took = self.found_at - begun

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepfast.admin.audit import Command, whoever
+from stepfast.admin.audit import Command
 from stepfast.admin.doctor.finding import Finding, ok
 from stepfast.admin.doctor.work import STRANDED
 from stepfast.clock import counted
@@ -36,7 +36,7 @@ def release_stranded_jobs(database: Database, *, by: Actor | None = None) -> int
     """Release or fail jobs whose parents ended without them, as `on_dead` says; returns the number of parents."""
     with database.reading() as tx:
         parents = find_stranded(tx)
-    command = Command(database, by or whoever(), "dependants.release", "stranded")
+    command = Command(database, by, "dependants.release", "stranded")
     total = 0
     for start in range(0, len(parents), BATCH):
         batch = parents[start : start + BATCH]
