@@ -1,4 +1,5 @@
-"""States as diagrams and tables, from the tables of arrows in `jobs/state.py` and `runs/run.py`.
+"""States as diagrams and tables, from the tables of arrows in `jobs/state.py`, `runs/run.py` and
+`runs/quarantine.py`.
 
 `docs/reference/states.md` and `docs/reference/run-states.md` include them through cog; `make golden` rewrites both, and
 a test says when one is old.
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 from stepfast.jobs.state import ENDED, LIVE, TRANSITIONS, JobState
 from stepfast.runs import run as states
+from stepfast.runs.quarantine import QUARANTINE_TRANSITIONS, QuarantineState
 from stepfast.runs.run import PARTITION_TRANSITIONS, RUN_TRANSITIONS, PartitionState, RunState
 
 BEGINNINGS = {
@@ -46,6 +48,13 @@ def of_partitions() -> str:
     """The states of a partition: the diagram, and what each means."""
     planned = {PartitionState.READY: "planned"}
     return _with_meanings(planned, PARTITION_TRANSITIONS, PartitionState, states.ENDED_PARTITION)
+
+
+def of_quarantine() -> str:
+    """The states of an entry in quarantine: the diagram, and what each means."""
+    refused = {QuarantineState.OPEN: "row refused"}
+    settled = [it for it in QuarantineState if it not in (QuarantineState.OPEN, QuarantineState.REPLAYING)]
+    return _with_meanings(refused, QUARANTINE_TRANSITIONS, QuarantineState, settled)
 
 
 def _with_meanings(

@@ -1973,6 +1973,9 @@ UPDATE stepfast_run SET seen = seen + %(rows)s, updated_at = TIMESTAMPDIFF(MICRO
 UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
  WHERE feed = %(feed)s AND item_id IN %(ids)s AND run_id = %(run_id)s AND pending = 0
 
+-- runs.repair.BEGIN_NEXT_EPOCH
+UPDATE stepfast_run SET epoch = epoch + 1, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND epoch = %(epoch)s
+
 -- runs.repair.RESTART_PARTITION
 UPDATE stepfast_partition
    SET state = 'ready', epoch = epoch + 1, job_id = %(job_id)s, paging = %(paging)s, ended_at = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -2046,9 +2049,6 @@ SELECT j.id, j.kind FROM stepfast_archive j
             UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = %(run_id)s
             UNION SELECT s.id FROM stepfast_archive s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
 WHERE j.state = 'dead'
-
--- runs.repair.BEGIN_NEXT_EPOCH
-UPDATE stepfast_run SET epoch = epoch + 1, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND epoch = %(epoch)s
 
 -- runs.replay.READ_REPLAYING
 SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
@@ -2188,17 +2188,6 @@ DELETE FROM stepfast_raw WHERE feed = %(feed)s AND item_id IN %(ids)s AND gone_a
 -- runs.target.DATABASE_CLOCK
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- runs.watchdog.LOCK_LIVE_JOBS
-SELECT id FROM stepfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
-
--- runs.watchdog.LOCK_ENDED_JOBS
-SELECT state, last_error, id FROM stepfast_archive WHERE id IN %(ids)s AND state IN ('dead', 'cancelled', 'done')
- ORDER BY id FOR UPDATE
-
--- runs.watchdog.FORGET_SHARDS
-UPDATE stepfast_run SET shards = 0, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0
-
 -- runs.watchdog.ACTIVE_RUNS
 SELECT id, feed, state, stalled_in, shards, job_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - updated_at FROM stepfast_run
  WHERE ended_at IS NULL
@@ -2218,6 +2207,17 @@ SELECT count(*) FROM stepfast_job WHERE id IN %(ids)s
 -- runs.watchdog.STILL_FOR
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - r.updated_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - (SELECT max(p.updated_at) FROM stepfast_partition p WHERE p.run_id = r.id)
   FROM stepfast_run r WHERE r.id = %(run_id)s
+
+-- runs.watchdog.LOCK_LIVE_JOBS
+SELECT id FROM stepfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
+
+-- runs.watchdog.LOCK_ENDED_JOBS
+SELECT state, last_error, id FROM stepfast_archive WHERE id IN %(ids)s AND state IN ('dead', 'cancelled', 'done')
+ ORDER BY id FOR UPDATE
+
+-- runs.watchdog.FORGET_SHARDS
+UPDATE stepfast_run SET shards = 0, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0
 
 -- runs.watchdog.STALL_RUN
 UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = %(reason)s

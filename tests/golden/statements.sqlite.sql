@@ -1980,6 +1980,9 @@ UPDATE stepfast_run SET seen = seen + :rows, updated_at = CAST(ROUND((julianday(
 UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND run_id = :run_id AND pending = 0
 
+-- runs.repair.BEGIN_NEXT_EPOCH
+UPDATE stepfast_run SET epoch = epoch + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
+
 -- runs.repair.RESTART_PARTITION
 UPDATE stepfast_partition
    SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = :paging, ended_at = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -2053,9 +2056,6 @@ SELECT j.id, j.kind FROM stepfast_archive j
             UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = :run_id
             UNION SELECT s.id FROM stepfast_archive s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
 WHERE j.state = 'dead'
-
--- runs.repair.BEGIN_NEXT_EPOCH
-UPDATE stepfast_run SET epoch = epoch + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
 
 -- runs.replay.READ_REPLAYING
 SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
@@ -2195,17 +2195,6 @@ DELETE FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM js
 -- runs.target.DATABASE_CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- runs.watchdog.LOCK_LIVE_JOBS
-SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- runs.watchdog.LOCK_ENDED_JOBS
-SELECT state, last_error, id FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled', 'done')
- ORDER BY id
-
--- runs.watchdog.FORGET_SHARDS
-UPDATE stepfast_run SET shards = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0
-
 -- runs.watchdog.ACTIVE_RUNS
 SELECT id, feed, state, stalled_in, shards, job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - updated_at FROM stepfast_run
  WHERE ended_at IS NULL
@@ -2225,6 +2214,17 @@ SELECT count(*) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)
 -- runs.watchdog.STILL_FOR
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - r.updated_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - (SELECT max(p.updated_at) FROM stepfast_partition p WHERE p.run_id = r.id)
   FROM stepfast_run r WHERE r.id = :run_id
+
+-- runs.watchdog.LOCK_LIVE_JOBS
+SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- runs.watchdog.LOCK_ENDED_JOBS
+SELECT state, last_error, id FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled', 'done')
+ ORDER BY id
+
+-- runs.watchdog.FORGET_SHARDS
+UPDATE stepfast_run SET shards = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0
 
 -- runs.watchdog.STALL_RUN
 UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = :reason

@@ -14,7 +14,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a job that lives is taken for lost",
-        replacing("stepfast.runs.watchdog:fate_of", lambda *_: watchdog.Ended(watchdog.Fate.LOST)),
+        replacing("stepfast.runs.watchdog:missing_job", lambda *_: watchdog.MissingJob(gave_up=False)),
         test_watchdog.test_a_partition_whose_job_lives_is_left_alone,
     ),
     Mutation(

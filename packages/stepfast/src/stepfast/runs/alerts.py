@@ -1,4 +1,4 @@
-"""What a person is told about runs: one alert per cause, raised in the transaction that found out."""
+"""Alerts about runs and feeds: one per cause, raised in the transaction that found out."""
 
 from __future__ import annotations
 
@@ -65,13 +65,14 @@ def plan_misses_rows(tx: Transaction, run: Run, plan: Plan) -> None:
             f"Run ID: {run.id}\n"
             f"Feed: {run.feed}\n"
             f"The source counts {plan.baseline:,} rows, the partitions hold {plan.rows:,}: {plan.shortfall:,} are missing\n"
-            "Action: look at the feed's domain and its partitioner; the run goes on",
+            "The run goes on\n"
+            f"Action: compare the feed's domain and partitioner with the plan; see it with: stepfast runs plan {run.feed}",
             severity="warning",
         ),
     )
 
 
-def items_collide(tx: Transaction, run: Run, it: AlikeItems) -> None:
+def items_collide(tx: Transaction, run: Run, alike: AlikeItems) -> None:
     """Items that differ replace each other in the target."""
     raise_alert(
         tx,
@@ -80,7 +81,8 @@ def items_collide(tx: Transaction, run: Run, it: AlikeItems) -> None:
             "Items replace each other",
             f"Run ID: {run.id}\n"
             f"Feed: {run.feed}\n"
-            f"Items such as {it.one!r} and {it.other!r} may be one for column {it.column}, whose collation is {it.collation}\n"
+            f"Items such as {alike.one!r} and {alike.other!r} may be one for column {alike.column}, "
+            f"whose collation is {alike.collation}\n"
             "Action: give the column a collation that tells them apart, such as utf8mb4_bin, then write all rows again\n"
             f"with: stepfast runs remap {run.feed}",
             severity="warning",
@@ -89,7 +91,7 @@ def items_collide(tx: Transaction, run: Run, it: AlikeItems) -> None:
 
 
 def planning_failed(tx: Transaction, run: Run, error: str) -> None:
-    """Nobody could say what to read: the run ended before it had partitions."""
+    """Planning gave up: the run ended before it had partitions."""
     _run_failed(
         tx, run, error, what="planning-failed", title="Planning Failed", cure=f"stepfast runs retry {run.id}"
     )
@@ -136,8 +138,8 @@ def run_stalled(tx: Transaction, run: Run, still_for: timedelta, why: str) -> No
 
 
 def watermark_too_old(tx: Transaction, feed: str, age: timedelta, allowed: timedelta) -> bool:
-    """What was read last is older than the feed allows. Told once in a while; returns whether now."""
-    return _raise_now_and_then(
+    """The watermark is older than the feed allows. Raised at most once an hour; returns whether now."""
+    return _raise_once_an_hour(
         tx,
         alert(
             f"feed:{feed}:watermark-too-old",
@@ -151,8 +153,8 @@ def watermark_too_old(tx: Transaction, feed: str, age: timedelta, allowed: timed
 
 
 def dead_letters_growing(tx: Transaction, feed: str, new: int, total: int, error: str | None) -> bool:
-    """Jobs of the feed die. Told once in a while; returns whether now."""
-    return _raise_now_and_then(
+    """Many jobs of the feed have died. Raised at most once an hour; returns whether now."""
+    return _raise_once_an_hour(
         tx,
         alert(
             f"feed:{feed}:dead-letters-growing",
@@ -166,8 +168,8 @@ def dead_letters_growing(tx: Transaction, feed: str, new: int, total: int, error
 
 
 def source_in_trouble(tx: Transaction, feed: str, trouble: str, reason: str, since: datetime) -> bool:
-    """The source throttles, is away, or does not let us in. Told once in a while; returns whether now."""
-    return _raise_now_and_then(
+    """The source throttles, is away, or does not let us in. Raised at most once an hour; returns whether now."""
+    return _raise_once_an_hour(
         tx,
         alert(
             f"feed:{feed}:{trouble}",
@@ -184,14 +186,6 @@ def source_in_trouble(tx: Transaction, feed: str, trouble: str, reason: str, sin
             severity="failure" if trouble == "auth" else "warning",
         ),
     )
-
-
-def _raise_now_and_then(tx: Transaction, it: Alert) -> bool:
-    """A cause that is seen at every look is raised once an hour, not once a look."""
-    if tx.rows(RAISED_LATELY, id=it.cause, quiet=micros(QUIET)):
-        return False
-    raise_alert(tx, it)
-    return True
 
 
 def sweep_held(tx: Transaction, run: Run, reason: str) -> None:
@@ -213,7 +207,7 @@ def sweep_held(tx: Transaction, run: Run, reason: str) -> None:
 
 
 def debt_given_up(tx: Transaction, feed: str, debt_id: int, name: str, tries: int) -> None:
-    """A range could not be verified time and again: nobody reads it again by himself."""
+    """A range could not be verified time and again: no run reads it again by itself."""
     raise_alert(
         tx,
         alert(
@@ -226,3 +220,11 @@ def debt_given_up(tx: Transaction, feed: str, debt_id: int, name: str, tries: in
             f"or accept it with: stepfast debts close {debt_id} --reason …",
         ),
     )
+
+
+def _raise_once_an_hour(tx: Transaction, raised: Alert) -> bool:
+    """A cause that is seen at every look is raised once an hour, not once a look."""
+    if tx.rows(RAISED_LATELY, id=raised.cause, quiet=micros(QUIET)):
+        return False
+    raise_alert(tx, raised)
+    return True

@@ -1,4 +1,4 @@
-"""Where a feed says that a broker tells workers of its pages and consolidations."""
+"""The broker that announces the pages and consolidations of a feed to workers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HEAD_START: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker that tells workers of the pages and consolidations of a feed."""
+    """A broker that announces the pages and consolidations of a feed to workers."""
 
     url: str  # service-bus://, storage-queue://, database:// or memory://name
     work_items: str = "work-items"
     consolidate: str = "consolidate"
-    work_done: str | None = None  # where the end of each partition is told; None: nowhere
-    head_start: Duration = HEAD_START  # how long only those may take a job who were told of it
+    work_done: str | None = None  # a queue for the end of each partition; None: it is not sent
+    head_start: Duration = HEAD_START  # how long a job is reserved for the worker that gets its message
 
     @property
     def head_start_micros(self) -> int:
@@ -29,7 +29,7 @@ class Broker:
 
 
 def checked_broker(given: object) -> Broker | None:
-    """What a feed or an application says about its transport, or a sentence about what is wrong with it."""
+    """The broker that a feed or an application names as its transport; a wrong one is refused with what is wrong with it."""
     if given is None:
         return None
     broker = Broker(given) if isinstance(given, str) else given

@@ -1,7 +1,8 @@
-"""What a run could not verify, and a later one must read again, in the window in which it was missed.
+"""Debts: ranges that a run could not verify, and a later run must read again, in the window in which they were missed.
 
 A range and a window make one debt, however often they are missed. A debt that covers an older one of the same range
-takes its place, with its tries. After three tries nobody reads it again by himself: a person was told, and decides.
+takes its place, with its tries. After three tries no run reads it again by itself: an alert was raised, and a person
+decides.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ CLOSE_COVERED_DEBTS = sql("""
 
 @dataclass(frozen=True)
 class Debt:
+    """A range in a window that must be read again."""
+
     id: int
     name: str
     span: str
@@ -79,12 +82,12 @@ class Debt:
 
 
 def open_debt(tx: Transaction, run: Run, partition: Partition) -> None:
-    """Remember that this range was not verified in its window; of a partition that read a debt, that it failed again."""
+    """Open a debt for the partition's range and window; a partition that read a debt counts another try instead."""
     if partition.debt_id is not None:
         count_try(tx, run.feed, partition.debt_id)
         return
-    told = f"{run.feed}\n{partition.span}\n{partition.window_from}\n{partition.window_to}"
-    digest = hashlib.blake2b(told.encode(), digest_size=20).hexdigest()
+    identity = f"{run.feed}\n{partition.span}\n{partition.window_from}\n{partition.window_to}"
+    digest = hashlib.blake2b(identity.encode(), digest_size=20).hexdigest()
     tx.run(
         OPEN_DEBT,
         digest=digest,
@@ -96,17 +99,17 @@ def open_debt(tx: Transaction, run: Run, partition: Partition) -> None:
         run_id=run.id,
         tries=_absorb(tx, run, partition, digest),
     )
-    _tell(tx, run.feed, tx.all(FIND_DEBT_BY_DIGEST, Debt, digest=digest)[0])
+    _alert_if_given_up(tx, run.feed, tx.all(FIND_DEBT_BY_DIGEST, Debt, digest=digest)[0])
 
 
 def count_try(tx: Transaction, feed: str, debt_id: int) -> None:
-    """It was read once more, in vain. One that was closed meanwhile stays closed."""
+    """Count that a debt was read once more, in vain. A debt that was closed meanwhile stays closed."""
     if tx.run(COUNT_TRY, id=debt_id) == 1:
-        _tell(tx, feed, tx.all(FIND_DEBT, Debt, id=debt_id)[0])
+        _alert_if_given_up(tx, feed, tx.all(FIND_DEBT, Debt, id=debt_id)[0])
 
 
 def open_debts(tx: Transaction, feed: str) -> list[Debt]:
-    """All that are open, also those that were given up."""
+    """All open debts of a feed, also those that were given up."""
     return tx.all(OPEN_DEBTS, Debt, feed=feed)
 
 
@@ -123,12 +126,12 @@ def covers(window: Window, other: Window) -> bool:
 
 
 def close_debt(tx: Transaction, debt_id: int, run_id: str) -> bool:
-    """A partition has read it, and verified it."""
+    """Close a debt that a partition has read and verified."""
     return tx.run(CLOSE_DEBT, id=debt_id, run_id=run_id, reason=None) == 1
 
 
 def close_covered_debts(tx: Transaction, run: Run) -> int:
-    """A run that read everything in its window, all of it verified, has read these as well. Returns how many."""
+    """Close the debts that lie in the window of a run which read everything in it, all verified. Returns how many."""
     return tx.run(
         CLOSE_COVERED_DEBTS,
         feed=run.feed,
@@ -140,7 +143,7 @@ def close_covered_debts(tx: Transaction, run: Run) -> int:
 
 
 def _absorb(tx: Transaction, run: Run, partition: Partition, digest: str) -> int:
-    """Close what the new debt covers; returns the tries that it begins with."""
+    """Close the debts that the new one covers; returns the tries that it begins with."""
     same = {it.id for it in tx.all(FIND_DEBT_BY_DIGEST, Debt, digest=digest)}
     older = [
         it
@@ -152,6 +155,6 @@ def _absorb(tx: Transaction, run: Run, partition: Partition, digest: str) -> int
     return max((it.tries + 1 for it in older), default=0)
 
 
-def _tell(tx: Transaction, feed: str, debt: Debt) -> None:
+def _alert_if_given_up(tx: Transaction, feed: str, debt: Debt) -> None:
     if debt.is_given_up:
         alerts.debt_given_up(tx, feed, debt.id, debt.name, debt.tries)

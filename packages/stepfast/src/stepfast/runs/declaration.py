@@ -1,4 +1,4 @@
-"""A feed, checked. What is wrong with one is said when it is registered, not at two in the morning."""
+"""A feed, checked: what is wrong with it is reported when it is registered, not at two in the morning."""
 
 from __future__ import annotations
 
@@ -26,83 +26,9 @@ if TYPE_CHECKING:
     from stepfast.runs.partitioning.contract import Partitioner
 
 
-# The values that settings of a feed may have; who gives another is told what would be right.
-
 TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
 COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 LONGEST_VERSION: Final = 200
-
-
-def checked_number(name: str, value: object, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigurationError(f"{name}={value!r}: a whole number from 1 to {most:,}")
-    return value
-
-
-def checked_count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{name}={value!r}: a number of rows, or None for any")
-    return value
-
-
-def checked_switch(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name}={value!r:.80}: True or False")
-    return value
-
-
-def checked_span(name: str, value: Duration) -> timedelta:
-    found = duration(value, name)
-    if not found:
-        raise ConfigurationError(f"{name}={value!r}: more than no time at all; '30m' is half an hour")
-    return found
-
-
-def checked_share(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigurationError(f"{name}={value!r}: a share of the rows, from 0 to 1; 0.05 is one in twenty")
-    return float(value)
-
-
-def checked_text(name: str, value: object) -> str | None:
-    if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise ConfigurationError(f"{name}={value!r}: a text, or leave it out")
-    return value
-
-
-def checked_version(name: str, value: object) -> str:
-    text = checked_text(name, str(value)) or ""
-    if len(text) > LONGEST_VERSION:
-        raise ConfigurationError(f"{name} has {len(text):,} characters; at most {LONGEST_VERSION} fit")
-    return text
-
-
-def checked_fields(name: str, value: object) -> tuple[str, ...]:
-    """One text is one field."""
-    fields = (value,) if isinstance(value, str) else value
-    if not isinstance(fields, Collection) or not all(isinstance(it, str) and it for it in fields):
-        raise ConfigurationError(f"{name}={value!r:.80}: names of fields, such as ['seen_at']")
-    return tuple(fields)
-
-
-def checked_columns(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    if not isinstance(value, Collection):
-        raise ConfigurationError(f"{name}={value!r:.80}: a column, or a list of them")
-    columns = (value,) if isinstance(value, str) else tuple(value)
-    if not columns or len(set(columns)) < len(columns):
-        raise ConfigurationError(f"{name}={value!r}: one column or more, each once")
-    return tuple(checked_identifier(name, it, COLUMN) for it in columns)
-
-
-def checked_identifier(what: str, value: object, pattern: re.Pattern[str]) -> str:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ConfigurationError(
-            f"{what}={value!r}: letters, digits and _, as the database has it"
-            + ("; set table, if the feed's name is not the table's" if what == "table" else "")
-        )
-    return value
-
-
 LONGEST_NAME: Final = 100
 MOST: Final = {
     "page_size": 10_000,
@@ -137,7 +63,7 @@ _SETTINGS: Final = [name for name in vars(Feed) if not name.startswith("_") and 
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What a feed says, in the types that the engine uses."""
+    """The settings of a feed, in the types that the engine uses."""
 
     feed: Feed
     name: str
@@ -180,7 +106,7 @@ class Declaration:
 
     @property
     def cleared(self) -> dict[str, None]:
-        """Columns that every good row sets back: it is neither stale nor gone."""
+        """Columns that every good row clears: it is neither stale nor gone."""
         swept = None if self.sweep is None else self.sweep.column
         return {name: None for name in (self.stale, swept) if name is not None}
 
@@ -200,7 +126,7 @@ def declare(feed: object) -> Declaration:
 
 
 def writes(feed: Feed, method: str) -> bool:
-    """Whether the feed has its own."""
+    """Whether the feed has written this method itself."""
     return getattr(type(feed), method) is not getattr(Feed, method)
 
 
@@ -257,7 +183,7 @@ def _declared(feed: Feed) -> Declaration:
 
 
 def _check_spelling(feed: Feed) -> None:
-    """An attribute that is nearly a setting was meant to be it."""
+    """Refuse an attribute that is nearly the name of a setting: it was meant to be it."""
     own = {name for it in type(feed).__mro__ if it not in Feed.__mro__ for name in vars(it)} | set(vars(feed))
     for name in sorted(it for it in own if not it.startswith("_") and not hasattr(Feed, it)):
         near = get_close_matches(name, [*_SETTINGS, *PARAMETERS], n=1, cutoff=0.85)
@@ -316,7 +242,7 @@ def _partitioner(feed: Feed) -> Partitioner | None:
 
 
 def _limits(name: str, given: Sequence[Limit]) -> tuple[Limit, ...]:
-    """All jobs of a feed that ask its source share them."""
+    """The limits of a feed, shared by all its jobs that ask the source."""
     found = checked_limits(f"feed {name}", given, ())
     return tuple(replace(it, name=f"feed:{name}") if it.name is None else it for it in found)
 
@@ -357,3 +283,76 @@ def _export(given: str | None) -> str | None:
     if given is not None and (problem := problem_of_export(given)) is not None:
         raise ConfigurationError(f"export={without_secrets(str(given))!r:.200}: {problem}")
     return given
+
+
+# Checks of single settings: another value is refused with what would be right.
+
+
+def checked_number(name: str, value: object, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigurationError(f"{name}={value!r}: a whole number from 1 to {most:,}")
+    return value
+
+
+def checked_count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"{name}={value!r}: a number of rows, or None for any")
+    return value
+
+
+def checked_switch(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name}={value!r:.80}: True or False")
+    return value
+
+
+def checked_span(name: str, value: Duration) -> timedelta:
+    found = duration(value, name)
+    if not found:
+        raise ConfigurationError(f"{name}={value!r}: more than no time at all; '30m' is half an hour")
+    return found
+
+
+def checked_share(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ConfigurationError(f"{name}={value!r}: a share of the rows, from 0 to 1; 0.05 is one in twenty")
+    return float(value)
+
+
+def checked_text(name: str, value: object) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise ConfigurationError(f"{name}={value!r}: a text, or leave it out")
+    return value
+
+
+def checked_version(name: str, value: object) -> str:
+    text = checked_text(name, str(value)) or ""
+    if len(text) > LONGEST_VERSION:
+        raise ConfigurationError(f"{name} has {len(text):,} characters; at most {LONGEST_VERSION} fit")
+    return text
+
+
+def checked_fields(name: str, value: object) -> tuple[str, ...]:
+    """Names of fields; one text is one field."""
+    fields = (value,) if isinstance(value, str) else value
+    if not isinstance(fields, Collection) or not all(isinstance(it, str) and it for it in fields):
+        raise ConfigurationError(f"{name}={value!r:.80}: names of fields, such as ['seen_at']")
+    return tuple(fields)
+
+
+def checked_columns(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(value, Collection):
+        raise ConfigurationError(f"{name}={value!r:.80}: a column, or a list of them")
+    columns = (value,) if isinstance(value, str) else tuple(value)
+    if not columns or len(set(columns)) < len(columns):
+        raise ConfigurationError(f"{name}={value!r}: one column or more, each once")
+    return tuple(checked_identifier(name, it, COLUMN) for it in columns)
+
+
+def checked_identifier(what: str, value: object, pattern: re.Pattern[str]) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ConfigurationError(
+            f"{what}={value!r}: letters, digits and _, as the database has it"
+            + ("; set table, if the feed's name is not the table's" if what == "table" else "")
+        )
+    return value

@@ -62,14 +62,14 @@ class Feed:
     ahead_at_most: Duration = "15m"  # of the source's clock before the database's; beyond it no run begins
 
     queue: str = "default"  # where the jobs of its runs wait
-    transport: str | Broker | None = None  # who tells workers of them: "service-bus://"; None: as the app
+    transport: str | Broker | None = None  # a broker that announces them: "service-bus://"; None: as the app
     priority: int = 0
     limits: Sequence[Limit] = ()  # for everything that asks the source: Rate(25, per="1s")
     timeout: Duration = "2m"  # of one request to the source, with its commit
 
     wait_at_most: Duration = "24h"  # how long a partition or a plan waits for a source in trouble
-    stall_after: Duration = "30m"  # a run that nothing has moved for so long is stalled; somebody is told
-    fresh_within: Duration | None = None  # how old the watermark may be before somebody is told
+    stall_after: Duration = "30m"  # a run that nothing has moved for so long is stalled; an alert is raised
+    fresh_within: Duration | None = None  # how old the watermark may be before an alert is raised
 
     attempts_page: int = 5
     attempts_consolidation: int = 3
@@ -82,16 +82,14 @@ class Feed:
     table: str | None = None  # of the target rows; None: as the feed is called
     key: str | Sequence[str] = "id"  # columns by which target rows replace each other
     item_column: str | None = None  # of the target: the item's identity; None: the key, if that is one column
-    feed_column: str | None = (
-        None  # of the target: which feed a row is of, where several write into one table
-    )
+    feed_column: str | None = None  # of the target: the feed of a row, where several write into one table
     stale: str | None = None  # of the target: since when a row's newest version is in quarantine
     mapper_version: str = "1"  # change it with map(), so that quarantined rows can be told apart
     volatile: Sequence[str] = ()  # fields of an item that change without meaning anything
 
     sweep: Sweep | None = None  # how rows that are gone at the source are marked; None: they stay
-    confirm_gone: bool = True  # whether still_there(), if the feed has one, is asked before they are
-    confirm_lot: int = 50  # ids that it is asked about at once
+    confirm_gone: bool = True  # whether still_there(), if the feed has one, is called before rows go
+    confirm_lot: int = 50  # ids that still_there() gets at once
     export: str | None = None  # where the watermark is written for others: file:///var/lib/app/watermark.json
 
     def plan(self, window: Window, /) -> list[Range] | Awaitable[list[Range]]:
@@ -130,7 +128,7 @@ class Feed:
         """What the run has read is in the target with this transaction; once more, when its sweep has ended."""
 
     def still_there(self, ids: Sequence[str], /) -> Collection[str] | Awaitable[Collection[str]]:
-        """Asked before rows go: which of these does the source still have? Without it nobody is asked."""
+        """Which of these ids the source still has; asked before rows go. Without it the source is not asked."""
         raise _unwritten(self, "still_there")
 
     def now(self) -> datetime | Awaitable[datetime | None] | None:
@@ -144,11 +142,11 @@ def _unwritten(feed: Feed, method: str) -> ConfigurationError:
     )
 
 
-# Rows that are gone at the source are marked as deleted, never removed. Off unless a feed asks for it.
+# The sweep: rows that are gone at the source are marked as deleted, never removed. Off unless a feed asks for it.
 #
-# Not to be seen proves nothing in most runs. Only one that was full, complete and verified strikes the rows that it did
-# not see, and a row goes only after several such runs in a row. If more would go at once than a fuse allows, a person
-# decides. A row that is seen again is back.
+# In most runs a row that was not seen proves nothing. Only a run that was full, complete and verified strikes the rows
+# that it did not see, and a row goes only after several such runs in a row. If more rows would go at once than a fuse
+# allows, a person decides. A row that is seen again is back.
 
 MOST_STRIKES: Final = 100
 _COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)

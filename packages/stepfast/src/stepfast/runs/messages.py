@@ -1,6 +1,15 @@
-"""Which messages are about work that the database knows, whatever became of it: one look for all of them.
+"""Messages of a broker about runs: written with the work that they announce, and read as hints.
 
-The same question as `judge` asks, for those who need no more than yes or no.
+A transaction that makes a page or a consolidation ready stages a message about it. The message is a hint: its job is in
+the database, ready, and at first reserved for the worker that gets the message; after the head start any worker may take
+it. So a message that is lost, late or swallowed costs time and nothing else.
+
+A message is never the truth. One that comes twice, late or out of its order names a page that the partition has left
+behind: it is stale, and nothing happens. One that cannot be read is told apart from one that names unknown work, because
+the latter may only be ahead of its time.
+
+The messages are those of the first system of this kind, so that others can read and write them: WORK_ITEM for a page,
+CONSOLIDATE, and WORK_DONE for the end of a partition.
 """
 
 from __future__ import annotations
@@ -29,13 +38,7 @@ if TYPE_CHECKING:
     from stepfast.runs.run import Run
 
 
-# Runs over a broker: whoever makes a page or a consolidation ready says so in a message, in the same transaction.
-#
-# The message is a hint. Its job is in the database, ready, and only those who were told of it may take it at first; after
-# the head start anybody may. So a message that is lost, late or swallowed costs time and nothing else.
-#
-# The messages are those of the first system of this kind, so that others can read and write them: WORK_ITEM for a page,
-# CONSOLIDATE, and WORK_DONE for whoever wants to know.
+# Writing.
 
 SCHEMA_VERSION: Final = 1
 WORK_ITEM: Final = "WORK_ITEM"
@@ -47,7 +50,7 @@ PRICE: Final = "price"
 
 @dataclass(frozen=True)
 class NextPage:
-    """Where a partition stands: what a message about its next page says."""
+    """What a message about the next page of a partition says."""
 
     number: int
     range: Range
@@ -59,9 +62,8 @@ class NextPage:
 
 
 def next_page(partition: Partition, job_id: str, *, from_start: bool = False) -> NextPage:
-    """Of a partition that begins its next epoch: where it stopped, or at its beginning."""
-    place = (0, 0) if from_start else (partition.next_offset, partition.seq)
-    offset, seq = place
+    """The next page of a partition that begins its next epoch: where it stopped, or at its beginning."""
+    offset, seq = (0, 0) if from_start else (partition.next_offset, partition.seq)
     return NextPage(
         partition.number, partition.range, offset, partition.epoch + 1, seq, partition.estimate, job_id
     )
@@ -102,7 +104,7 @@ def announce_consolidation(tx: Transaction, declared: Declaration, run: Run, job
 def announce_end(
     tx: Transaction, declared: Declaration, run: Run, partition: Partition, error: str | None
 ) -> None:
-    """Stage the news that a partition has ended, where somebody wants to hear it. Nobody needs to: it vanishes."""
+    """Stage the message that a partition has ended, if the broker has a queue for it. It expires unread after an hour."""
     broker = declared.broker
     if broker is None or broker.work_done is None:
         return
@@ -166,7 +168,7 @@ def work_item(broker: Broker, declared: Declaration, run: Run, page: NextPage) -
 
 
 def partition_id(number: int) -> str:
-    """As operators and the views call it."""
+    """The name of a partition, as operators and the views know it."""
     return f"partition-{number}"
 
 
@@ -175,7 +177,7 @@ def trace_id(run: Run) -> str:
 
 
 def _range(part: Range) -> dict[str, Any]:
-    """A range of prices in the words of the first system; anything else as it is."""
+    """A range of prices in the fields of the first system; any other range as it is stored."""
     stored = part.to_json()
     named: dict[str, Any] = {}
     prices = dict(part.parts).get(PRICE)
@@ -184,31 +186,15 @@ def _range(part: Range) -> dict[str, Any]:
     return named if set(stored) <= {PRICE} and named else {**named, "range": stored}
 
 
-# What a message about a run means: which job it names, as far as the database agrees.
-#
-# A message is never the truth. One that comes twice, late or out of its order names a page that the partition has left
-# behind: it is stale, and nothing happens. One that nobody understands is told apart from one that names nothing we know,
-# because the latter may only be ahead of its time.
+# Reading: a message becomes a hint, or is refused with a reason.
 
 LONGEST_ID: Final = 128
 LONGEST_NUMBER: Final = 9  # digits
 
-# The job of each partition that was named. (A list is a list of texts for PostgreSQL, unless it is told.)
-_PLACES = """
-    SELECT p.number, p.job_id, p.epoch, p.next_offset,
-           CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
-      FROM stepfast_partition p WHERE p.run_id = :run_id AND p.number {numbers}
-"""
-FIND_PARTITIONS = sql(
-    _PLACES.format(numbers="{any_of:numbers}"),
-    postgresql=_PLACES.format(numbers="= ANY(CAST(:numbers AS INTEGER[]))"),
-)
-FIND_RUNS = sql("SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id {any_of:ids}")
-
 
 @dataclass(frozen=True)
 class WorkItemHint:
-    """A page is ready."""
+    """A message that a page is ready."""
 
     run_id: str
     number: int | None  # of the partition; None: a name that no partition of ours has
@@ -218,7 +204,7 @@ class WorkItemHint:
 
 @dataclass(frozen=True)
 class ConsolidationHint:
-    """What was read is ready to be consolidated; or somebody wants it to be, although a part is missing."""
+    """A message that a run is ready to be consolidated, or that its sender wants it although a part is missing."""
 
     run_id: str
     epoch: int | None  # None: not one of ours
@@ -230,44 +216,123 @@ Hint = WorkItemHint | ConsolidationHint
 
 @dataclass(frozen=True)
 class UnreadableHint:
-    """Not understood: it is put aside with the reason, never acknowledged."""
+    """A message that cannot be read: it is put aside with the reason, never acknowledged."""
 
     reason: str
     detail: str = ""
     subject: str = ""
 
 
+def read_hint(body: str) -> Hint | UnreadableHint:
+    """Read a message, or say why it cannot be read. Unknown fields are ignored."""
+    try:
+        fields = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        return UnreadableHint("InvalidJson", str(error))
+    if not isinstance(fields, dict):
+        return UnreadableHint("InvalidMessage", f"an object was expected, not {type(fields).__name__}")
+    kind = fields.get("type")
+    subject = kind if isinstance(kind, str) else ""
+    if kind not in (WORK_ITEM, CONSOLIDATE):
+        return UnreadableHint(
+            "UnknownType", f"type is {kind!r:.80}; {WORK_ITEM} and {CONSOLIDATE} are known", subject[:80]
+        )
+    version = fields.get("schemaVersion", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        return UnreadableHint(
+            "UnknownSchemaVersion", f"schemaVersion is {version!r:.80}; {SCHEMA_VERSION} is known", subject
+        )
+    try:
+        return _work_item(fields) if kind == WORK_ITEM else _consolidation(fields)
+    except ValueError as error:
+        return UnreadableHint("InvalidMessage", str(error), subject)
+
+
+def _work_item(fields: Mapping[str, Any]) -> WorkItemHint:
+    name = fields.get("partitionId")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"partitionId is {name!r:.80}, not a text")
+    number = name.removeprefix("partition-")
+    known = number.isascii() and number.isdecimal() and len(number) <= LONGEST_NUMBER
+    if "offset" not in fields and "offsetStart" not in fields:
+        raise ValueError("it has neither offset nor offsetStart")
+    return WorkItemHint(
+        _run_id(fields),
+        int(number) if known else None,
+        _count(fields, "epoch"),
+        _count(fields, "offset"),
+    )
+
+
+def _consolidation(fields: Mapping[str, Any]) -> ConsolidationHint:
+    force = fields.get("force", False)
+    if force not in (True, False):
+        raise ValueError(f"force is {force!r:.80}, not true or false")
+    return ConsolidationHint(_run_id(fields), _count(fields, "epoch"), bool(force))
+
+
+def _run_id(fields: Mapping[str, Any]) -> str:
+    found = fields.get("runId")
+    if not isinstance(found, str) or not 0 < len(found) <= LONGEST_ID or "\0" in found:
+        raise ValueError(f"runId is {found!r:.80}, not a text of 1 to {LONGEST_ID} characters")
+    return found
+
+
+def _count(fields: Mapping[str, Any], name: str) -> int | None:
+    found = fields.get(name)
+    if found is not None and (
+        isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 2**53
+    ):
+        raise ValueError(f"{name} is {found!r:.80}, not a whole number")
+    return found
+
+
+# Judging: which job a hint names, as far as the database agrees.
+
+# The job of each partition that was named. (PostgreSQL takes a list for a list of texts unless it is cast.)
+_FIND_PARTITIONS = """
+    SELECT p.number, p.job_id, p.epoch, p.next_offset,
+           CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
+      FROM stepfast_partition p WHERE p.run_id = :run_id AND p.number {numbers}
+"""
+FIND_PARTITIONS = sql(
+    _FIND_PARTITIONS.format(numbers="{any_of:numbers}"),
+    postgresql=_FIND_PARTITIONS.format(numbers="= ANY(CAST(:numbers AS INTEGER[]))"),
+)
+FIND_RUNS = sql("SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id {any_of:ids}")
+
+
 @dataclass(frozen=True)
 class NamedJob:
-    """It names this job, which may be taken if it is ready."""
+    """The hint names this job, which may be taken if it is ready."""
 
     job_id: str
 
 
 @dataclass(frozen=True)
 class StaleHint:
-    """The database is further."""
+    """The database is further than the hint."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class UnknownWork:
-    """It names something that is not there, or not yet."""
+    """The hint names something that is not there, or not yet."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class ForceRequest:
-    """Somebody else than us asks that the run be consolidated as it is."""
+    """Another system asks that the run be consolidated as it is."""
 
     run_id: str
 
 
 @dataclass(frozen=True)
 class ForeignFeed:
-    """It is about a feed whose code is not here: for another worker."""
+    """The hint is about a feed whose code is not here: another worker has it."""
 
     feed: str
 
@@ -275,52 +340,29 @@ class ForeignFeed:
 HintVerdict = NamedJob | StaleHint | UnknownWork | ForceRequest | ForeignFeed
 
 
-def read_hint(body: str) -> Hint | UnreadableHint:
-    """Understand a message, or say why not. Fields that we do not know are left alone."""
-    try:
-        told = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        return UnreadableHint("InvalidJson", str(error))
-    if not isinstance(told, dict):
-        return UnreadableHint("InvalidMessage", f"an object was expected, not {type(told).__name__}")
-    kind = told.get("type")
-    subject = kind if isinstance(kind, str) else ""
-    if kind not in (WORK_ITEM, CONSOLIDATE):
-        return UnreadableHint(
-            "UnknownType", f"type is {kind!r:.80}; {WORK_ITEM} and {CONSOLIDATE} are known", subject[:80]
-        )
-    version = told.get("schemaVersion", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
-        return UnreadableHint(
-            "UnknownSchemaVersion", f"schemaVersion is {version!r:.80}; {SCHEMA_VERSION} is known", subject
-        )
-    try:
-        return _work_item(told) if kind == WORK_ITEM else _consolidation(told)
-    except ValueError as error:
-        return UnreadableHint("InvalidMessage", str(error), subject)
-
-
 def judge_hints(tx: Transaction, hints: Sequence[Hint], feeds: Collection[str]) -> list[HintVerdict]:
-    """Ask the database about each; one look for all runs, and one for the partitions of each. `feeds` are here."""
+    """Compare each hint with the database: one look for all runs, and one for the partitions of each. `feeds`: those here."""
     runs = (
-        {row[0]: row for row in tx.rows(FIND_RUNS, ids=sorted({it.run_id for it in hints}))} if hints else {}
+        {row[0]: row for row in tx.rows(FIND_RUNS, ids=sorted({hint.run_id for hint in hints}))}
+        if hints
+        else {}
     )
     wanted: dict[str, set[int]] = defaultdict(set)
-    for it in hints:
-        if isinstance(it, WorkItemHint) and it.number is not None and it.run_id in runs:
-            wanted[it.run_id].add(it.number)
-    places = {
+    for hint in hints:
+        if isinstance(hint, WorkItemHint) and hint.number is not None and hint.run_id in runs:
+            wanted[hint.run_id].add(hint.number)
+    partitions = {
         (run_id, row[0]): row
         for run_id, numbers in wanted.items()
         for row in tx.rows(FIND_PARTITIONS, run_id=run_id, numbers=sorted(numbers))
     }
-    return [_judge(it, runs.get(it.run_id), places, feeds) for it in hints]
+    return [_judge(hint, runs.get(hint.run_id), partitions, feeds) for hint in hints]
 
 
 def _judge(
     hint: Hint,
     run: Sequence[Any] | None,
-    places: Mapping[tuple[str, int], Sequence[Any]],
+    partitions: Mapping[tuple[str, int], Sequence[Any]],
     feeds: Collection[str],
 ) -> HintVerdict:
     if run is None:
@@ -329,14 +371,14 @@ def _judge(
         return ForeignFeed(run[1])
     if isinstance(hint, ConsolidationHint):
         return _of_run(hint, run)
-    place = None if hint.number is None else places.get((hint.run_id, hint.number))
-    if place is None:
+    partition = None if hint.number is None else partitions.get((hint.run_id, hint.number))
+    if partition is None:
         return UnknownWork(f"run {hint.run_id} has no such partition")
-    return _of_partition(hint, place)
+    return _of_partition(hint, partition)
 
 
-def _of_partition(hint: WorkItemHint, place: Sequence[Any]) -> HintVerdict:
-    _, job_id, epoch, offset, is_open = place
+def _of_partition(hint: WorkItemHint, partition: Sequence[Any]) -> HintVerdict:
+    _, job_id, epoch, offset, is_open = partition
     if not is_open or job_id is None:
         return StaleHint("the partition has ended")
     if hint.epoch is not None and hint.epoch != epoch:
@@ -356,77 +398,40 @@ def _of_run(hint: ConsolidationHint, run: Sequence[Any]) -> HintVerdict:
     return StaleHint(f"the run is {state}")
 
 
-def _work_item(told: Mapping[str, Any]) -> WorkItemHint:
-    name = told.get("partitionId")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"partitionId is {name!r:.80}, not a text")
-    number = name.removeprefix("partition-")
-    known = number.isascii() and number.isdecimal() and len(number) <= LONGEST_NUMBER
-    if "offset" not in told and "offsetStart" not in told:
-        raise ValueError("it has neither offset nor offsetStart")
-    return WorkItemHint(
-        _run_id(told),
-        int(number) if known else None,
-        _count(told, "epoch"),
-        _count(told, "offset"),
-    )
-
-
-def _consolidation(told: Mapping[str, Any]) -> ConsolidationHint:
-    force = told.get("force", False)
-    if force not in (True, False):
-        raise ValueError(f"force is {force!r:.80}, not true or false")
-    return ConsolidationHint(_run_id(told), _count(told, "epoch"), bool(force))
-
-
-def _run_id(told: Mapping[str, Any]) -> str:
-    found = told.get("runId")
-    if not isinstance(found, str) or not 0 < len(found) <= LONGEST_ID or "\0" in found:
-        raise ValueError(f"runId is {found!r:.80}, not a text of 1 to {LONGEST_ID} characters")
-    return found
-
-
-def _count(told: Mapping[str, Any], field: str) -> int | None:
-    found = told.get(field)
-    if found is not None and (
-        isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 2**53
-    ):
-        raise ValueError(f"{field} is {found!r:.80}, not a whole number")
-    return found
-
+# Whether a hint is about work that the database knows, whatever became of it: for callers that need no more than that.
 
 NONE: Final = -1  # no partition has this number
 
-# Runs, each with those of its partitions whose number anybody named. (Lists are lists of texts for PostgreSQL, unless
-# it is told.)
-_NAMED = """
+# Runs, each with those of its partitions whose number is in a hint. (PostgreSQL takes a list for a list of texts unless
+# it is cast.)
+_FIND_KNOWN_WORK = """
     SELECT r.id, r.feed, p.number
       FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number {numbers}
      WHERE r.id {{any_of:ids}}
 """
 FIND_KNOWN_WORK = sql(
-    _NAMED.format(numbers="{any_of:numbers}"),
-    postgresql=_NAMED.format(numbers="= ANY(CAST(:numbers AS INTEGER[]))"),
+    _FIND_KNOWN_WORK.format(numbers="{any_of:numbers}"),
+    postgresql=_FIND_KNOWN_WORK.format(numbers="= ANY(CAST(:numbers AS INTEGER[]))"),
 )
 
 
 def is_known_work(tx: Transaction, hints: Sequence[Hint], feeds: Collection[str]) -> list[bool]:
-    """For each, whether it names a run, and a partition of that run. `feeds` are here; others know their own runs."""
+    """For each hint, whether it names a run, and a partition of that run. `feeds`: those here; of others a run is enough."""
     if not hints:
         return []
-    numbers = {it.number for it in hints if isinstance(it, WorkItemHint) and it.number is not None}
+    numbers = {hint.number for hint in hints if isinstance(hint, WorkItemHint) and hint.number is not None}
     feed_of: dict[str, str] = {}
     partitions: dict[str, set[int]] = defaultdict(set)
-    ids = sorted({it.run_id for it in hints})
+    ids = sorted({hint.run_id for hint in hints})
     for run_id, feed, number in tx.rows(FIND_KNOWN_WORK, ids=ids, numbers=sorted(numbers) or [NONE]):
         feed_of[run_id] = feed
         partitions[run_id].add(number)
     return [
-        it.run_id in feed_of
+        hint.run_id in feed_of
         and (
-            feed_of[it.run_id] not in feeds
-            or not isinstance(it, WorkItemHint)
-            or (it.number is not None and it.number in partitions[it.run_id])
+            feed_of[hint.run_id] not in feeds
+            or not isinstance(hint, WorkItemHint)
+            or (hint.number is not None and hint.number in partitions[hint.run_id])
         )
-        for it in hints
+        for hint in hints
     ]

@@ -63,6 +63,8 @@ END_PARTITION = sql("""
 
 @dataclass(frozen=True)
 class Partition:
+    """A range of a source's rows that one job reads, page by page."""
+
     id: str
     run_id: str
     number: int
@@ -71,7 +73,7 @@ class Partition:
     span: str  # the range, as JSON
     window_from: int | None
     window_to: int
-    debt_id: int | None  # what it reads again for an earlier run
+    debt_id: int | None  # the debt of an earlier run that it reads again
     estimate: int | None
     state: PartitionState
     epoch: int
@@ -103,7 +105,7 @@ class Partition:
         return self.state in (PartitionState.READY, PartitionState.RUNNING)
 
     def moved(self, **changes: Any) -> Partition:
-        """The same after a commit that changed this; `replace` would take ten times as long, for every page."""
+        """The partition with these changes; `dataclasses.replace` would take ten times as long, for every page."""
         after = object.__new__(Partition)
         after.__dict__.update(self.__dict__, **changes)
         return after
@@ -111,7 +113,7 @@ class Partition:
 
 @dataclass(frozen=True, kw_only=True)
 class NewPartition:
-    """One to be written, with the job that will read it."""
+    """A partition to be written, with the job that will read it."""
 
     id: str
     job_id: str
@@ -124,7 +126,7 @@ class NewPartition:
 
 
 def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition]) -> int:
-    """The caller holds the run's row: it counts them. Returns the number of the first."""
+    """Write partitions; returns the number of the first. The caller holds the run's row, which counts them."""
     number = int(tx.first(NEXT_PARTITION_NUMBER, run_id=run_id) or 0)
     tx.run_many(
         INSERT_PARTITION,
@@ -132,7 +134,7 @@ def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition])
             {
                 "id": it.id,
                 "run_id": run_id,
-                "number": number + place,
+                "number": number + index,
                 "name": it.name,
                 "parent": it.parent,
                 "span": msgspec.json.encode(it.range.to_json()).decode(),
@@ -142,7 +144,7 @@ def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition])
                 "estimate": it.estimate,
                 "job_id": it.job_id,
             }
-            for place, it in enumerate(new)
+            for index, it in enumerate(new)
         ],
     )
     return number
@@ -159,12 +161,12 @@ def lock_partition(tx: Transaction, partition_id: str) -> Partition | None:
 
 
 def partitions_of(tx: Transaction, run_id: str) -> list[Partition]:
-    """In the order of their numbers."""
+    """The partitions of a run in the order of their numbers."""
     return tx.all(PARTITIONS_OF_RUN, read_partition, run_id=run_id)
 
 
 def lock_partitions(tx: Transaction, run_id: str) -> list[Partition]:
-    """All of a run, ours until the commit. Before the run's own row in the order of locks."""
+    """Lock all partitions of a run until the commit. Before the run's own row in the order of locks."""
     return tx.all(LOCK_PARTITIONS_OF_RUN, read_partition, run_id=run_id)
 
 
@@ -176,7 +178,7 @@ def end_partition(
     *,
     restart: bool = False,
 ) -> bool:
-    """Along an arrow that ends it; False if somebody ended or restarted it before. With `restart` its job is stale."""
+    """Move a partition along an arrow that ends it; False if it was ended or restarted before. With `restart` its job is stale."""
     if partition.is_open:
         arrow(partition.state, target)
     return (

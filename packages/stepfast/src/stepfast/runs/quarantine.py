@@ -1,4 +1,4 @@
-"""Rows that nobody can use as they are: put aside with their reason, so that they stand in nobody's way.
+"""Quarantine: rows that could not be identified, mapped or stored are put aside with their reason; the others go on.
 
 An entry is open until its item is applied, in the same version by a replay or in a newer one by itself, or until an
 operator discards it.
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 
 class QuarantineState(StrEnum):
-    OPEN = "open"  # waits for somebody, or for a newer version of its item
-    REPLAYING = "replaying"  # a job will try it again
+    """The state of an entry; docs/reference/run-states.md draws its arrows."""
+
+    OPEN = "open"  # waits for an operator, or for a newer version of its item
+    REPLAYING = "replaying"  # an operator asked for it; a job will try it again
     REPLAYED = "replayed"  # tried again, and applied
     SUPERSEDED = "superseded"  # the item came again, and that version counts
     DISCARDED = "discarded"  # an operator does not want it
@@ -106,7 +108,7 @@ SAMPLE_ENTRIES = sql("""
 
 
 class RefusedRow(NamedTuple):
-    """A row, and why it cannot go on."""
+    """A row that cannot be used, and why."""
 
     item_id: str
     stage: str  # identify, map or store
@@ -119,7 +121,7 @@ class RefusedRow(NamedTuple):
 
 
 class RefusalSample(NamedTuple):
-    """What rows were refused for, with one of the messages."""
+    """How many rows were refused with one code, and one of their messages."""
 
     code: str
     message: str
@@ -133,26 +135,26 @@ def put_aside(tx: Transaction, feed: str, run_id: str, refused: Sequence[Refused
         tx.run(PUT_INTO_QUARANTINE, feed=feed, rows=as_document(rows))
 
 
+def _order(row: RefusedRow) -> tuple[str, str]:
+    return row.item_id, row.stage
+
+
 def items_with_open_entries(tx: Transaction, feed: str, first: str, last: str) -> set[str]:
-    """Items between these two that have an entry which nobody has settled."""
+    """Items between these two that have an open entry."""
     return {row[0] for row in tx.rows(FIND_OPEN_ENTRIES, feed=feed, first=first, last=last)}
 
 
 def settle_entries(tx: Transaction, feed: str, ids: list[str], target: QuarantineState) -> None:
-    """The entries of these items are not needed any more."""
+    """Settle the open entries of these items."""
     if ids:
         tx.run(SETTLE_ENTRIES, feed=feed, ids=ids, target=target.value)
 
 
 def refused_rows(tx: Transaction, run: Run) -> int:
-    """How many rows of this run nobody can use; of those without identity, the same content is the same row."""
+    """How many rows of this run are in quarantine; of those without identity, the same content is the same row."""
     return int(tx.first(COUNT_ENTRIES_OF_RUN, feed=run.feed, run_id=run.id))
 
 
 def sample_refusals(tx: Transaction, run: Run, limit: int = 3) -> list[RefusalSample]:
-    """The most frequent reasons."""
+    """The most frequent reasons for which rows of this run were refused."""
     return tx.all(SAMPLE_ENTRIES, RefusalSample, feed=run.feed, run_id=run.id, limit=limit)
-
-
-def _order(it: RefusedRow) -> tuple[str, str]:
-    return it.item_id, it.stage

@@ -1,7 +1,13 @@
-"""Rows that were applied wait again: all of a feed after its map() was mended, or those that a verify has seen.
+"""Raw rows: the newest observation of every item of a feed, as the source gave it.
 
-The former is the beginning of a consolidation: steps that each take a range of ids, so that nobody waits long for the
-rows, and a crash costs one of them.
+    observe ──► pending ──► read in batches, mapped and stored (target.py) ──► marked as applied, or put aside
+
+An observation carries the time at which its request began, on the source's clock. An older one never replaces a newer
+one, whichever is written last. A row that is equal to what was consolidated is not consolidated again.
+
+A row is marked only if it still has the content that was read, so that what arrives between reading and marking is
+consolidated as well. A transaction that marks a row holds it until its commit: of two that read the same row, the later
+one finds it marked, and leaves the target alone.
 """
 
 from __future__ import annotations
@@ -24,12 +30,9 @@ if TYPE_CHECKING:
     from stepfast.runs.run import Run
 
 
-# Raw rows: the newest observation of every item of a feed, as the source gave it.
-#
-# An observation carries the time at which its request began, on the source's clock. An older one never replaces a
-# newer one, whichever is written last. What is equal to what was consolidated is not consolidated again.
+# Observations are written.
 
-CHUNK = 500
+CHUNK: Final = 500  # rows of one statement
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
 _INSERT = "INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)"
@@ -97,8 +100,8 @@ REMEMBER_SEEN = sql(
     """,
 )
 
-# The same where all of them are supposed to be new: one that was known makes the count of rows wrong, and everything
-# is rolled back. (MariaDB counts a row twice that it changes, and once if it leaves it as it is.)
+# For rows that are expected to be new: one that was known makes the count of rows wrong, and everything is rolled back.
+# (MariaDB counts a row twice that it changes, and once if it leaves it as it is.)
 REMEMBER_NEW = sql(
     """
     INSERT INTO stepfast_seen (partition_id, item_id, pass)
@@ -127,9 +130,9 @@ class Observation(NamedTuple):
 
 
 def observed(item_id: str, item: Any, volatile: Collection[str] = ()) -> Observation:
-    """An item with the hash of what matters: `volatile` top-level fields do not make it a new one.
+    """An item with the hash of its content, without its `volatile` top-level fields.
 
-    Its identity matters, too: no two items ever have one hash, so that a row can be told by it alone.
+    The hash covers its identity, too: no two items ever have one hash, so that a row can be told by it alone.
     """
     hashed = payload = _ENCODER.encode(item)
     if volatile and isinstance(item, dict):
@@ -142,14 +145,14 @@ def observed(item_id: str, item: Any, volatile: Collection[str] = ()) -> Observa
 def observe(
     tx: Transaction, feed: str, run_id: str, observed_at: int, observations: Sequence[Observation]
 ) -> None:
-    """Write them in the order of their ids, one statement per chunk. Each id at most once."""
+    """Write observations in the order of their ids, one statement per chunk. Each id at most once."""
     tx.run_many(OBSERVE_ROWS, observation_parameters(tx, feed, run_id, observed_at, observations))
 
 
 def observation_parameters(
     tx: Transaction, feed: str, run_id: str, observed_at: int, observations: Sequence[Observation]
 ) -> list[dict[str, Any]]:
-    """What OBSERVE is given for them, once per chunk."""
+    """The parameters of OBSERVE_ROWS, once per chunk."""
     shared = {"feed": feed, "run_id": run_id, "observed_at": observed_at}
     rows = sorted(observations)
     chunks = [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
@@ -171,22 +174,19 @@ def already_seen(tx: Transaction, partition_id: str, ids: Sequence[str]) -> dict
 
 
 def remember_seen(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> None:
+    """Remember that the partition has read these items in this pass."""
     if ids:
         tx.run(REMEMBER_SEEN, **seen_parameters(tx, partition_id, ids, pass_))
 
 
 def seen_parameters(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> dict[str, Any]:
-    """What REMEMBER_SEEN and REMEMBER_NEW are given."""
+    """The parameters of REMEMBER_SEEN and REMEMBER_NEW."""
     listed = sorted(ids)
     rows = {"ids": as_parameter(listed, tx.dialect)} if tx.takes_lists else {"rows": as_document(listed)}
     return {"partition_id": partition_id, "pass": pass_, **rows}
 
 
-# Raw rows that wait for consolidation: divided into ranges, read in batches, and marked as they were read.
-#
-# A row is marked only if it still has the content that was read, so that what arrives between reading and marking is
-# consolidated as well. Whoever marks a row holds it until the commit: of two that read the same row, the later one finds
-# it marked, and leaves the target alone.
+# Rows that wait for consolidation are divided into ranges, and read in batches.
 
 # `pending = 1` is a literal everywhere: bound as a parameter it would hide the partial index.
 ANY_PENDING = sql("SELECT 1 FROM stepfast_raw WHERE feed = :feed AND pending = 1 LIMIT 1")
@@ -216,6 +216,94 @@ _JOINED = f"""
 """
 READ_FIRST_PENDING_JOINED = sql(_JOINED.format(range="item_id <= :until"))
 READ_NEXT_PENDING_JOINED = sql(_JOINED.format(range="item_id > :after AND item_id <= :until"))
+
+
+class PendingRow(NamedTuple):
+    """A raw row that waits, as it was read."""
+
+    item_id: str
+    content_hash: str
+    payload: str
+
+
+class PendingRows(NamedTuple):
+    """Raw rows that wait, column by column: a tuple for each would cost as much as mapping it."""
+
+    ids: Sequence[str]
+    hashes: Sequence[str]
+    payloads: Sequence[str]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[str]]) -> PendingRows:
+        return cls(*zip(*rows, strict=True)) if rows else cls((), (), ())
+
+    def at(self, index: int) -> PendingRow:
+        return PendingRow(self.ids[index], self.hashes[index], self.payloads[index])
+
+    def only(self, indexes: Sequence[int]) -> PendingRows:
+        """The rows at these positions, in this order."""
+        return PendingRows(*([column[index] for index in indexes] for column in self))
+
+
+class IdSpan(NamedTuple):
+    """Item ids behind `after` (None: from the first one) up to and with `until`."""
+
+    after: str | None
+    until: str
+
+
+def any_pending(tx: Transaction, feed: str) -> bool:
+    return bool(tx.rows(ANY_PENDING, feed=feed))
+
+
+def divide_pending(tx: Transaction, feed: str, most: int, batch: int) -> list[IdSpan]:
+    """The rows that wait, as up to `most` ranges of about equal size; none of them is smaller than a batch."""
+    waiting, last = int(tx.first(COUNT_PENDING, feed=feed)), tx.first(LAST_PENDING, feed=feed)
+    if not waiting or last is None:
+        return []
+    parts = min(most, -(-waiting // batch))
+    rows = -(-waiting // parts)
+    spans: list[IdSpan] = []
+    after: str | None = None
+    while len(spans) < parts - 1:
+        border = (
+            tx.first(END_OF_FIRST_SPAN, feed=feed, rows=rows - 1)
+            if after is None
+            else tx.first(END_OF_NEXT_SPAN, feed=feed, after=after, rows=rows - 1)
+        )
+        if border is None or border >= last:
+            break
+        spans.append(IdSpan(after, border))
+        after = border
+    return [*spans, IdSpan(after, last)]
+
+
+def read_pending(tx: Transaction, feed: str, span: IdSpan, limit: int) -> PendingRows:
+    """The next rows of a range, in the order of their ids."""
+    if tx.dialect.name == "sqlite" and (joined := _read_joined(tx, feed, span, limit)) is not None:
+        return joined
+    if span.after is None:
+        return PendingRows.of(tx.rows(READ_FIRST_PENDING, feed=feed, until=span.until, limit=limit))
+    return PendingRows.of(
+        tx.rows(READ_NEXT_PENDING, feed=feed, after=span.after, until=span.until, limit=limit)
+    )
+
+
+def _read_joined(tx: Transaction, feed: str, span: IdSpan, limit: int) -> PendingRows | None:
+    """The rows as one row of joined columns. None if the border stands in a value: an id may have anything, JSON not."""
+    where = {"feed": feed, "until": span.until, "limit": limit, "border": lists.BORDER}
+    ((rows, *columns),) = (
+        tx.rows(READ_FIRST_PENDING_JOINED, **where)
+        if span.after is None
+        else tx.rows(READ_NEXT_PENDING_JOINED, **where, after=span.after)
+    )
+    if not rows:
+        return PendingRows.of(())
+    lot = PendingRows(*(column.split(lists.BORDER) for column in columns))
+    return lot if all(len(column) == rows for column in lot) else None
+
+
+# Rows are marked as they were read.
 
 # What was put aside has been applied in no version: should the source go back to the last one that was, it is applied
 # again, and says so. No two items have one hash, so the hashes tell the rows; the range tells the index.
@@ -276,95 +364,10 @@ LOCK_PENDING = sql("""
      ORDER BY item_id
     {for_update}
 """)
-# The target refused them after they were marked; nobody else can have touched them since.
+# The target refused them after they were marked; this transaction has held them since.
 PUT_APPLIED_ASIDE = sql("""
     UPDATE stepfast_raw SET pending = 2, applied_hash = NULL WHERE feed = :feed AND item_id {any_of:ids} AND pending = 0
 """)
-
-
-class PendingRow(NamedTuple):
-    """A raw row as it was read."""
-
-    item_id: str
-    content_hash: str
-    payload: str
-
-
-class PendingRows(NamedTuple):
-    """Raw rows as they were read, column by column: a tuple for each would cost as much as mapping it."""
-
-    ids: Sequence[str]
-    hashes: Sequence[str]
-    payloads: Sequence[str]
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[str]]) -> PendingRows:
-        return cls(*zip(*rows, strict=True)) if rows else cls((), (), ())
-
-    def at(self, place: int) -> PendingRow:
-        return PendingRow(self.ids[place], self.hashes[place], self.payloads[place])
-
-    def only(self, places: Sequence[int]) -> PendingRows:
-        """Those at these places, in this order."""
-        return PendingRows(*([column[place] for place in places] for column in self))
-
-
-class IdSpan(NamedTuple):
-    """Ids behind `after` (None: from the first one) up to and with `until`."""
-
-    after: str | None
-    until: str
-
-
-def any_pending(tx: Transaction, feed: str) -> bool:
-    return bool(tx.rows(ANY_PENDING, feed=feed))
-
-
-def divide_pending(tx: Transaction, feed: str, most: int, batch: int) -> list[IdSpan]:
-    """What waits, as up to `most` ranges of about equal size; none of them is smaller than a batch."""
-    waiting, last = int(tx.first(COUNT_PENDING, feed=feed)), tx.first(LAST_PENDING, feed=feed)
-    if not waiting or last is None:
-        return []
-    parts = min(most, -(-waiting // batch))
-    rows = -(-waiting // parts)
-    spans: list[IdSpan] = []
-    after: str | None = None
-    while len(spans) < parts - 1:
-        border = (
-            tx.first(END_OF_FIRST_SPAN, feed=feed, rows=rows - 1)
-            if after is None
-            else tx.first(END_OF_NEXT_SPAN, feed=feed, after=after, rows=rows - 1)
-        )
-        if border is None or border >= last:
-            break
-        spans.append(IdSpan(after, border))
-        after = border
-    return [*spans, IdSpan(after, last)]
-
-
-def read_pending(tx: Transaction, feed: str, span: IdSpan, limit: int) -> PendingRows:
-    """The next rows of a range, in the order of their ids."""
-    if tx.dialect.name == "sqlite" and (joined := _read_joined(tx, feed, span, limit)) is not None:
-        return joined
-    if span.after is None:
-        return PendingRows.of(tx.rows(READ_FIRST_PENDING, feed=feed, until=span.until, limit=limit))
-    return PendingRows.of(
-        tx.rows(READ_NEXT_PENDING, feed=feed, after=span.after, until=span.until, limit=limit)
-    )
-
-
-def _read_joined(tx: Transaction, feed: str, span: IdSpan, limit: int) -> PendingRows | None:
-    """None if the border is in one of the values: JSON has it nowhere, an id may have anything."""
-    where = {"feed": feed, "until": span.until, "limit": limit, "border": lists.BORDER}
-    ((rows, *columns),) = (
-        tx.rows(READ_FIRST_PENDING_JOINED, **where)
-        if span.after is None
-        else tx.rows(READ_NEXT_PENDING_JOINED, **where, after=span.after)
-    )
-    if not rows:
-        return PendingRows.of(())
-    lot = PendingRows(*(column.split(lists.BORDER) for column in columns))
-    return lot if all(len(column) == rows for column in lot) else None
 
 
 def mark_applied(
@@ -372,7 +375,7 @@ def mark_applied(
 ) -> set[str] | None:
     """Mark rows if they still have the content that was read, those in `bad` as put aside.
 
-    `read` has their hashes, in the order of their ids. Returns those that were still so, None for all.
+    `read` has their hashes, in the order of their ids. Returns the ids of the rows that were still so, None for all.
     """
     try:
         with tx.savepoint():
@@ -387,7 +390,7 @@ def mark_applied(
 
 
 def put_applied_aside(tx: Transaction, feed: str, ids: list[str]) -> None:
-    """Rows that this transaction has marked, and the target does not take."""
+    """Put rows aside that this transaction has marked as applied, and the target does not take."""
     tx.run(PUT_APPLIED_ASIDE, feed=feed, ids=ids)
 
 
@@ -408,13 +411,18 @@ class _ChangedError(Exception):
     """Some of the rows have changed since they were read."""
 
 
+# Rows that were applied wait again: all rows of a feed after its map() was mended, or those that a verify has seen.
+#
+# For a mended map() that is the beginning of a consolidation: steps that each take a range of ids, so that no other
+# transaction waits long for the rows, and a crash costs one of the steps.
+
 LOT: Final = 2_000  # rows of one step
 
 END_OF_LOT = sql("""
     SELECT max(item_id) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
                                ORDER BY item_id LIMIT :limit) lot
 """)
-# Applied in no version: should the source show one of them again meanwhile, it waits all the same.
+# They count as applied in no version: should the source show one of them again meanwhile, it waits all the same.
 MAKE_PENDING_AGAIN = sql("""
     UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
      WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND pending IN (0, 2)
@@ -424,7 +432,7 @@ COUNT_REMAPPED = sql("""
      WHERE id = :id AND epoch = :epoch AND rounds = 0 AND state IN ('applying', 'stalled')
 """)
 
-# Of these, what the run has seen last; what has changed waits anyway.
+# Only rows that this run has seen last; a row that has changed waits anyway.
 MAKE_PENDING_TO_COMPARE = sql("""
     UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
      WHERE feed = :feed AND item_id {any_of:ids} AND run_id = :run_id AND pending = 0
@@ -432,12 +440,12 @@ MAKE_PENDING_TO_COMPARE = sql("""
 
 
 def make_pending_to_compare(tx: Transaction, run: Run, ids: list[str]) -> None:
-    """Rows that a verify has just seen are consolidated whether they have changed or not."""
+    """Rows that a verify has just seen wait for consolidation whether they have changed or not."""
     tx.run(MAKE_PENDING_TO_COMPARE, feed=run.feed, run_id=run.id, ids=ids)
 
 
 def next_lot_to_remap(tx: Transaction, run: Run, after: str | None) -> MakePendingAgain | None:
-    """The next rows that wait again; None if there are no more."""
+    """The next rows that are made to wait again; None if there are no more."""
     until = tx.first(END_OF_LOT, feed=run.feed, after=after or "", limit=LOT)
     return None if until is None else MakePendingAgain(run, after or "", str(until))
 

@@ -1,7 +1,9 @@
 """What an operator may do to a run: retry, consolidate, cancel and resume it.
 
-Each is one transaction along the arrows of `states`. Whoever comes too late, or asks for what cannot be, is told in
-which state the run is and what to do instead; nothing has changed then.
+Each action is one transaction along the arrows of `run.py`. An action that does not fit the run's state is refused, with
+that state and what to do instead; nothing has changed then. Whatever is begun again gets a new epoch, so that everything
+that still runs for the old one finds out that it is stale: its page, however late, changes nothing. The run's counters
+are counted again from its partitions, in the same transaction.
 """
 
 from __future__ import annotations
@@ -56,238 +58,6 @@ if TYPE_CHECKING:
     from stepfast.runs.run import FeedJob
 
 
-# Another beginning for runs and partitions.
-#
-# Each adds one to an epoch, so that whatever still runs for the old one finds out that it is stale: its page, however
-# late, changes nothing. What is counted about a run is counted again from its partitions, in the same transaction.
-
-WHOLE_RUN_JOBS: tuple[FeedJob, ...] = (
-    "plan",
-    "consolidate",
-    "sweep",
-)  # jobs that are not about one partition
-
-RESTART_PARTITION = sql("""
-    UPDATE stepfast_partition
-       SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = :paging, ended_at = NULL, updated_at = {now}
-     WHERE id = :id AND epoch = :epoch AND state = :source
-""")
-RESTART_PARTITION_ANEW = sql("""
-    UPDATE stepfast_partition
-       SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = NULL, frontier = NULL, next_offset = 0,
-           seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = {now}
-     WHERE id = :id AND epoch = :epoch AND state = :source
-""")
-FORGET_SEEN = sql("DELETE FROM stepfast_seen WHERE partition_id {any_of:ids}")
-RENEW_PARTITION_JOB = sql("""
-    UPDATE stepfast_partition SET epoch = epoch + 1, job_id = :job_id, updated_at = {now}
-     WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
-""")
-
-REOPEN_RUN = sql("""
-    UPDATE stepfast_run
-       SET state = :target, stalled_in = NULL, active_feed = :active_feed, ended_at = NULL, reason = NULL,
-           epoch = epoch + 1, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = {now}
-     WHERE id = :id AND state = :source AND epoch = :epoch
-""")
-RECOUNT_RUN = sql("""
-    UPDATE stepfast_run
-       SET completed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified')),
-           failed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'failed'),
-           unverified = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'done_unverified'),
-           seen = (SELECT COALESCE(sum(p.seen), 0) FROM stepfast_partition p
-                    WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
-           rejected = (SELECT COALESCE(sum(p.rejected), 0) FROM stepfast_partition p
-                        WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
-           updated_at = {now}
-     WHERE id = :id
-""")
-PLANNED_AT = sql("SELECT planned_at FROM stepfast_run WHERE id = :id")
-FORGET_FRONTIER = sql("UPDATE stepfast_run SET frontier = NULL WHERE id = :id AND epoch = :epoch")
-
-# A backfill runs beside the others, a remap asks the source for nothing: once they have ended they stand in nobody's way.
-FIND_BLOCKING_RUN = sql("""
-    SELECT id, state FROM stepfast_run
-     WHERE feed = :feed AND id <> :id
-       AND (active_feed = :feed OR (kind NOT IN ('backfill', 'remap')
-                                    AND (started_at > :started_at OR (started_at = :started_at AND id > :id))))
-     ORDER BY started_at DESC, id DESC LIMIT 1
-""")
-LATER_WINDOWS = sql("""
-    SELECT window_from, window_to FROM stepfast_run
-     WHERE feed = :feed AND id <> :id AND started_at >= :started_at AND kind IN ('full', 'incremental')
-       AND state = 'completed' AND scope = 'complete'
-""")
-FIND_OPEN_DEBTS = sql(
-    "SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = :feed AND state = 'open'"
-)
-# Opened by the reading that is repeated now; if that is no better, it opens it again.
-CLOSE_DEBT_OF_PARTITION = sql("""
-    UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = {now}, reason = 'its run reads it again'
-     WHERE feed = :feed AND run_id = :run_id AND span = :span AND window_to = :window_to AND state = 'open'
-""")
-# The jobs of a run: of its partitions, the one that it watches, and its shards, whose ids begin with its own. All by key:
-# a queue may be long.
-JOIN_JOBS = """
-      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = :run_id
-            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = :run_id
-            UNION SELECT s.id FROM {table} s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
-"""
-LIVE_JOBS = sql("SELECT j.id, j.kind FROM stepfast_job j" + JOIN_JOBS.format(table="stepfast_job"))
-DEAD_JOBS = sql(
-    "SELECT j.id, j.kind FROM stepfast_archive j"
-    + JOIN_JOBS.format(table="stepfast_archive")
-    + "WHERE j.state = 'dead'"
-)
-
-
-def lock_run_with_partitions(tx: Transaction, run_id: str) -> tuple[list[Partition], Run]:
-    """A run with its partitions, ours until the commit, in the order of locks: partitions first."""
-    partitions = lock_partitions(tx, run_id)
-    run = lock_run(tx, run_id)
-    if len(partitions_of(tx, run_id)) != len(partitions):
-        raise ContentionError(f"run {run_id} got partitions while we looked; try again")
-    return partitions, run
-
-
-def was_planned(tx: Transaction, run: Run) -> bool:
-    return tx.first(PLANNED_AT, id=run.id) is not None
-
-
-def live_jobs(tx: Transaction, run: Run, *parts: FeedJob) -> list[str]:
-    """The unfinished jobs of a run that do one of these parts. A look: nothing is locked."""
-    return _jobs(tx, LIVE_JOBS, run, parts)
-
-
-def jobs_of(run: Run) -> dict[str, str]:
-    """What statements about the jobs of a run ask for."""
-    return {"run_id": run.id, "first": f"{run.id}.", "beyond": f"{run.id}/"}
-
-
-def _jobs(tx: Transaction, statement: Statement, run: Run, parts: Sequence[FeedJob]) -> list[str]:
-    kinds = {kind_of(run.feed, part) for part in parts}
-    return [str(row[0]) for row in tx.rows(statement, **jobs_of(run)) if row[1] in kinds]
-
-
-def blocked_by(tx: Transaction, run: Run) -> str | None:
-    """The run because of which this one cannot go on: a newer one of its feed, or one that is active."""
-    lock_feed(tx, run.feed)
-    if run.kind == "backfill":
-        return None
-    found = tx.rows(FIND_BLOCKING_RUN, feed=run.feed, id=run.id, started_at=run.started_at)
-    return str(found[0][0]) if found else None
-
-
-def restart_partitions(
-    tx: Transaction, declared: Declaration, run: Run, chosen: Sequence[Partition], *, from_start: bool
-) -> None:
-    """Ready again, each with a job of its new epoch: where it stopped, or at its beginning. Their rows are locked."""
-    jobs = [reserved_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in chosen]
-    enqueue_jobs(tx, jobs)
-    for it, job in zip(chosen, jobs, strict=True):
-        arrow(it.state, PartitionState.READY)
-        place = {"id": it.id, "epoch": it.epoch, "source": it.state.value, "job_id": job.id}
-        if from_start:
-            matched = tx.run(RESTART_PARTITION_ANEW, **place)
-        else:
-            matched = tx.run(RESTART_PARTITION, **place, paging=_fresh(it.paging))
-        if matched != 1:
-            raise ContentionError(f"{it.name} changed while we looked; try again")
-        if it.state is PartitionState.DONE_UNVERIFIED:
-            tx.run(
-                CLOSE_DEBT_OF_PARTITION, feed=run.feed, run_id=run.id, span=it.span, window_to=it.window_to
-            )
-    if from_start and chosen:
-        tx.run(FORGET_SEEN, ids=[it.id for it in chosen])
-    mark_answered(tx, [it.job_id for it in chosen if it.job_id is not None])
-    _announce(tx, declared, run, zip(chosen, jobs, strict=True), from_start=from_start)
-
-
-def renew_jobs(tx: Transaction, declared: Declaration, run: Run, orphans: Sequence[Partition]) -> None:
-    """Jobs for open partitions that have lost theirs."""
-    jobs = [reserved_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in orphans]
-    enqueue_jobs(tx, jobs)
-    for it, job in zip(orphans, jobs, strict=True):
-        if tx.run(RENEW_PARTITION_JOB, id=it.id, epoch=it.epoch, job_id=job.id) != 1:
-            raise ContentionError(f"{it.name} changed while we looked; try again")
-    _announce(tx, declared, run, zip(orphans, jobs, strict=True), from_start=False)
-
-
-def reopen_run(tx: Transaction, run: Run, target: RunState, *, forced: bool = False) -> Run:
-    """Along an arrow that leads back into its life, under a new epoch; what is counted about it is counted again."""
-    arrow(run.state, target)
-    matched = tx.run(
-        REOPEN_RUN,
-        id=run.id,
-        source=run.state.value,
-        epoch=run.epoch,
-        target=target.value,
-        active_feed=None if run.kind == "backfill" else run.feed,
-        forced=int(forced),
-        fetched=int(target in (RunState.APPLYING, RunState.SWEEPING)),
-    )
-    if matched != 1:
-        raise StateError(
-            f"run {run.id} is no longer {run.state}; look again with: stepfast runs show {run.id}"
-        )
-    recount_run(tx, run)
-    mark_answered(tx, _jobs(tx, DEAD_JOBS, run, WHOLE_RUN_JOBS))
-    return find_run(tx, run.id)
-
-
-def recount_run(tx: Transaction, run: Run) -> None:
-    """The run's counters, from the states of its partitions. The caller holds its row."""
-    tx.run(RECOUNT_RUN, id=run.id)
-
-
-def enqueue_run_job(tx: Transaction, declared: Declaration, run: Run, part: FeedJob) -> None:
-    """The job that plans the run, or sweeps for it, in its epoch."""
-    watch_job(tx, run, enqueue_job(tx, declared, run, part, run_id=run.id, epoch=run.epoch))
-
-
-def open_debts_for(tx: Transaction, run: Run, missing: Sequence[Partition]) -> tuple[int, int]:
-    """Debts for ranges that this run will not read any more, unless a later one has.
-
-    Answers how many ranges are owed, and for how many of them nobody had known that before.
-
-    Trials and checks owe nothing.
-    """
-    if run.kind == "verify" or run.most_rows is not None:
-        return 0, 0
-    later = [
-        Window.of(begins, int(ends))
-        for begins, ends in tx.rows(LATER_WINDOWS, feed=run.feed, id=run.id, started_at=run.started_at)
-    ]
-    known = {(str(span), begins, int(ends)) for span, begins, ends in tx.rows(FIND_OPEN_DEBTS, feed=run.feed)}
-    owed = [it for it in missing if not any(covers(window, it.window) for window in later)]
-    new = [it for it in owed if (it.span, it.window_from, it.window_to) not in known]
-    for it in new:
-        open_debt(tx, run, it)
-    return len(owed), len(new)
-
-
-def _announce(
-    tx: Transaction,
-    declared: Declaration,
-    run: Run,
-    restarted: Iterable[tuple[Partition, NewJob]],
-    *,
-    from_start: bool,
-) -> None:
-    """Tell of their next pages. Each is in a new epoch, so that no broker takes its message for one it has seen."""
-    if declared.broker is not None:
-        announce_pages(
-            tx, declared, run, [next_page(it, job.id, from_start=from_start) for it, job in restarted]
-        )
-
-
-def _fresh(paging: str | None) -> str | None:
-    """The same place, with a fresh budget of requests."""
-    if paging is None:
-        return None
-    return msgspec.json.encode(with_fresh_budget(msgspec.json.decode(paging, type=PageState))).decode()
-
-
 BEGIN_NEXT_EPOCH = sql(
     "UPDATE stepfast_run SET epoch = epoch + 1, updated_at = {now} WHERE id = :id AND epoch = :epoch"
 )
@@ -298,14 +68,14 @@ MISSING_PARTITION = (PartitionState.FAILED, PartitionState.CANCELLED)
 
 @dataclass(frozen=True)
 class Repaired:
-    """What became of it. A run that is in the way of another one is not touched: what it lacks is owed instead."""
+    """The result of an action. A run that another one blocks is not touched: what it lacks becomes debts instead."""
 
     run: Run  # as it is now
     was: RunState
     partitions: tuple[Partition, ...] = ()  # read again, or stopped
     debts: int = 0  # ranges that a later run must read
-    new_debts: int = 0  # those of them that this action made one
-    blocked_by: str | None = None  # the run that is newer, or active
+    new_debts: int = 0  # how many of them this action opened
+    blocked_by: str | None = None  # the id of a newer or active run
 
 
 def retry(
@@ -318,7 +88,8 @@ def retry(
 ) -> Repaired:
     """Read again what failed, from where it stopped. `wanted`: only these partitions, by number or name.
 
-    With `from_start` at the beginning, and also what could not be verified. A run whose planning failed is planned.
+    With `from_start` at the beginning, and also partitions that could not be verified. A run whose planning failed is
+    planned again.
     """
     partitions, run = lock_run_with_partitions(tx, run_id)
     if run.state is RunState.FAILED and not was_planned(tx, run):
@@ -370,7 +141,7 @@ def consolidate(tx: Transaction, declared: Declaration, run_id: str, *, force: b
 
 
 def cancel(tx: Transaction, run_id: str, reason: str) -> Repaired:
-    """Stop it: what waits ends, what runs is told, and whatever it still commits is stale. It can be resumed."""
+    """Stop a run: waiting jobs end, running ones are asked to stop, and what they still commit is stale. It can be resumed."""
     seen = find_run(tx, run_id)
     _refuse_ended(seen)
     jobs = live_jobs(tx, seen, *RUN_JOBS)
@@ -388,7 +159,7 @@ def cancel(tx: Transaction, run_id: str, reason: str) -> Repaired:
 
 
 def resume(tx: Transaction, declared: Declaration, run_id: str) -> Repaired:
-    """Back to where it was when it was cancelled, or when it stopped moving."""
+    """Let a run go on from where it was cancelled, or where it stalled."""
     partitions, run = lock_run_with_partitions(tx, run_id)
     if is_held(run):
         raise StateError(f"run {run.id} is {run.state}: {advice(run)}")
@@ -429,13 +200,13 @@ def _plan_again(
 
 
 def _blocked(tx: Transaction, run: Run, blocker: str, missing: Sequence[Partition]) -> Repaired:
-    """It stays as it is: another run has its place. What it lacks is not forgotten."""
+    """The run stays as it is: another one blocks it. What it lacks becomes debts."""
     owed, new = open_debts_for(tx, run, missing)
     return Repaired(run, run.state, (), owed, new, blocked_by=blocker)
 
 
 def _wake(tx: Transaction, declared: Declaration, run: Run, partitions: Sequence[Partition]) -> Repaired:
-    """A stalled run goes on; whatever has lost its job gets another one."""
+    """A stalled run goes on; partitions and runs that have lost their job get another one."""
     at = run.at
     orphans: list[Partition] = []
     if at is RunState.FETCHING:
@@ -462,7 +233,7 @@ def _missing(partitions: Sequence[Partition]) -> list[Partition]:
 def _chosen(
     run: Run, partitions: Sequence[Partition], wanted: Sequence[str], *, from_start: bool
 ) -> list[Partition]:
-    """The partitions to read again; each one that was named must be one that can be."""
+    """The partitions to read again; each one that was named must be one that can be retried."""
     may = {*MISSING_PARTITION, PartitionState.DONE_UNVERIFIED} if from_start else {*MISSING_PARTITION}
     if not wanted:
         if chosen := [it for it in partitions if it.state in may]:
@@ -479,7 +250,7 @@ def _chosen(
 
 
 def partition_by_name(partitions: Sequence[Partition], name: str) -> Partition:
-    """`5`, `partition-5` or the partition's name."""
+    """The partition that is named by `5`, `partition-5` or its name."""
     number = name.removeprefix("partition-")
     for it in partitions:
         if it.name == name or (number.isdecimal() and it.number == int(number)):
@@ -494,3 +265,230 @@ def partition_by_name(partitions: Sequence[Partition], name: str) -> Partition:
 def _refuse_ended(run: Run) -> None:
     if run.state not in ACTIVE_RUN:
         raise StateError(f"run {run.id} is {run.state}: it has ended, there is nothing to cancel")
+
+
+# Restarting partitions and runs.
+
+WHOLE_RUN_JOBS: tuple[FeedJob, ...] = (
+    "plan",
+    "consolidate",
+    "sweep",
+)  # jobs that are not about one partition
+
+RESTART_PARTITION = sql("""
+    UPDATE stepfast_partition
+       SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = :paging, ended_at = NULL, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND state = :source
+""")
+RESTART_PARTITION_ANEW = sql("""
+    UPDATE stepfast_partition
+       SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = NULL, frontier = NULL, next_offset = 0,
+           seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND state = :source
+""")
+FORGET_SEEN = sql("DELETE FROM stepfast_seen WHERE partition_id {any_of:ids}")
+RENEW_PARTITION_JOB = sql("""
+    UPDATE stepfast_partition SET epoch = epoch + 1, job_id = :job_id, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
+""")
+
+REOPEN_RUN = sql("""
+    UPDATE stepfast_run
+       SET state = :target, stalled_in = NULL, active_feed = :active_feed, ended_at = NULL, reason = NULL,
+           epoch = epoch + 1, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = {now}
+     WHERE id = :id AND state = :source AND epoch = :epoch
+""")
+RECOUNT_RUN = sql("""
+    UPDATE stepfast_run
+       SET completed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified')),
+           failed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'failed'),
+           unverified = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'done_unverified'),
+           seen = (SELECT COALESCE(sum(p.seen), 0) FROM stepfast_partition p
+                    WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
+           rejected = (SELECT COALESCE(sum(p.rejected), 0) FROM stepfast_partition p
+                        WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
+           updated_at = {now}
+     WHERE id = :id
+""")
+PLANNED_AT = sql("SELECT planned_at FROM stepfast_run WHERE id = :id")
+FORGET_FRONTIER = sql("UPDATE stepfast_run SET frontier = NULL WHERE id = :id AND epoch = :epoch")
+
+# A backfill runs beside the others, a remap asks the source for nothing: once they have ended they block no run.
+FIND_BLOCKING_RUN = sql("""
+    SELECT id, state FROM stepfast_run
+     WHERE feed = :feed AND id <> :id
+       AND (active_feed = :feed OR (kind NOT IN ('backfill', 'remap')
+                                    AND (started_at > :started_at OR (started_at = :started_at AND id > :id))))
+     ORDER BY started_at DESC, id DESC LIMIT 1
+""")
+LATER_WINDOWS = sql("""
+    SELECT window_from, window_to FROM stepfast_run
+     WHERE feed = :feed AND id <> :id AND started_at >= :started_at AND kind IN ('full', 'incremental')
+       AND state = 'completed' AND scope = 'complete'
+""")
+FIND_OPEN_DEBTS = sql(
+    "SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = :feed AND state = 'open'"
+)
+# Opened by the reading that is repeated now; if that is no better, it opens it again.
+CLOSE_DEBT_OF_PARTITION = sql("""
+    UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = {now}, reason = 'its run reads it again'
+     WHERE feed = :feed AND run_id = :run_id AND span = :span AND window_to = :window_to AND state = 'open'
+""")
+# The jobs of a run: of its partitions, the one that it watches, and its shards, whose ids begin with its own. All by key:
+# a queue may be long.
+JOIN_JOBS = """
+      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = :run_id
+            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = :run_id
+            UNION SELECT s.id FROM {table} s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
+"""
+LIVE_JOBS = sql("SELECT j.id, j.kind FROM stepfast_job j" + JOIN_JOBS.format(table="stepfast_job"))
+DEAD_JOBS = sql(
+    "SELECT j.id, j.kind FROM stepfast_archive j"
+    + JOIN_JOBS.format(table="stepfast_archive")
+    + "WHERE j.state = 'dead'"
+)
+
+
+def lock_run_with_partitions(tx: Transaction, run_id: str) -> tuple[list[Partition], Run]:
+    """Lock a run with its partitions, in the order of locks: partitions first."""
+    partitions = lock_partitions(tx, run_id)
+    run = lock_run(tx, run_id)
+    if len(partitions_of(tx, run_id)) != len(partitions):
+        raise ContentionError(f"run {run_id} got partitions while we looked; try again")
+    return partitions, run
+
+
+def was_planned(tx: Transaction, run: Run) -> bool:
+    return tx.first(PLANNED_AT, id=run.id) is not None
+
+
+def live_jobs(tx: Transaction, run: Run, *parts: FeedJob) -> list[str]:
+    """The unfinished jobs of a run of these kinds. Nothing is locked."""
+    return _jobs(tx, LIVE_JOBS, run, parts)
+
+
+def jobs_of(run: Run) -> dict[str, str]:
+    """The parameters of statements about the jobs of a run."""
+    return {"run_id": run.id, "first": f"{run.id}.", "beyond": f"{run.id}/"}
+
+
+def _jobs(tx: Transaction, statement: Statement, run: Run, parts: Sequence[FeedJob]) -> list[str]:
+    kinds = {kind_of(run.feed, part) for part in parts}
+    return [str(row[0]) for row in tx.rows(statement, **jobs_of(run)) if row[1] in kinds]
+
+
+def blocked_by(tx: Transaction, run: Run) -> str | None:
+    """The run because of which this one cannot go on: a newer run of its feed, or one that is active."""
+    lock_feed(tx, run.feed)
+    if run.kind == "backfill":
+        return None
+    found = tx.rows(FIND_BLOCKING_RUN, feed=run.feed, id=run.id, started_at=run.started_at)
+    return str(found[0][0]) if found else None
+
+
+def restart_partitions(
+    tx: Transaction, declared: Declaration, run: Run, chosen: Sequence[Partition], *, from_start: bool
+) -> None:
+    """Make partitions ready again, each with a job of its new epoch: where it stopped, or at its beginning. They are locked."""
+    jobs = [reserved_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in chosen]
+    enqueue_jobs(tx, jobs)
+    for it, job in zip(chosen, jobs, strict=True):
+        arrow(it.state, PartitionState.READY)
+        place = {"id": it.id, "epoch": it.epoch, "source": it.state.value, "job_id": job.id}
+        if from_start:
+            matched = tx.run(RESTART_PARTITION_ANEW, **place)
+        else:
+            matched = tx.run(RESTART_PARTITION, **place, paging=_fresh(it.paging))
+        if matched != 1:
+            raise ContentionError(f"{it.name} changed while we looked; try again")
+        if it.state is PartitionState.DONE_UNVERIFIED:
+            tx.run(
+                CLOSE_DEBT_OF_PARTITION, feed=run.feed, run_id=run.id, span=it.span, window_to=it.window_to
+            )
+    if from_start and chosen:
+        tx.run(FORGET_SEEN, ids=[it.id for it in chosen])
+    mark_answered(tx, [it.job_id for it in chosen if it.job_id is not None])
+    _announce(tx, declared, run, zip(chosen, jobs, strict=True), from_start=from_start)
+
+
+def renew_jobs(tx: Transaction, declared: Declaration, run: Run, orphans: Sequence[Partition]) -> None:
+    """Enqueue new jobs for open partitions that have lost theirs."""
+    jobs = [reserved_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in orphans]
+    enqueue_jobs(tx, jobs)
+    for it, job in zip(orphans, jobs, strict=True):
+        if tx.run(RENEW_PARTITION_JOB, id=it.id, epoch=it.epoch, job_id=job.id) != 1:
+            raise ContentionError(f"{it.name} changed while we looked; try again")
+    _announce(tx, declared, run, zip(orphans, jobs, strict=True), from_start=False)
+
+
+def reopen_run(tx: Transaction, run: Run, target: RunState, *, forced: bool = False) -> Run:
+    """Move an ended run back to an active state, under a new epoch, and count its counters again."""
+    arrow(run.state, target)
+    matched = tx.run(
+        REOPEN_RUN,
+        id=run.id,
+        source=run.state.value,
+        epoch=run.epoch,
+        target=target.value,
+        active_feed=None if run.kind == "backfill" else run.feed,
+        forced=int(forced),
+        fetched=int(target in (RunState.APPLYING, RunState.SWEEPING)),
+    )
+    if matched != 1:
+        raise StateError(
+            f"run {run.id} is no longer {run.state}; look again with: stepfast runs show {run.id}"
+        )
+    recount_run(tx, run)
+    mark_answered(tx, _jobs(tx, DEAD_JOBS, run, WHOLE_RUN_JOBS))
+    return find_run(tx, run.id)
+
+
+def recount_run(tx: Transaction, run: Run) -> None:
+    """Count the run's counters again, from the states of its partitions. The caller holds its row."""
+    tx.run(RECOUNT_RUN, id=run.id)
+
+
+def enqueue_run_job(tx: Transaction, declared: Declaration, run: Run, part: FeedJob) -> None:
+    """Enqueue the job that plans the run, or sweeps for it, in its epoch."""
+    watch_job(tx, run, enqueue_job(tx, declared, run, part, run_id=run.id, epoch=run.epoch))
+
+
+def open_debts_for(tx: Transaction, run: Run, missing: Sequence[Partition]) -> tuple[int, int]:
+    """Open debts for ranges that this run will not read any more, unless a later run has read them.
+
+    Returns how many ranges are owed, and how many of these debts are new. Trials and checks owe nothing.
+    """
+    if run.kind == "verify" or run.most_rows is not None:
+        return 0, 0
+    later = [
+        Window.of(begins, int(ends))
+        for begins, ends in tx.rows(LATER_WINDOWS, feed=run.feed, id=run.id, started_at=run.started_at)
+    ]
+    known = {(str(span), begins, int(ends)) for span, begins, ends in tx.rows(FIND_OPEN_DEBTS, feed=run.feed)}
+    owed = [it for it in missing if not any(covers(window, it.window) for window in later)]
+    new = [it for it in owed if (it.span, it.window_from, it.window_to) not in known]
+    for it in new:
+        open_debt(tx, run, it)
+    return len(owed), len(new)
+
+
+def _announce(
+    tx: Transaction,
+    declared: Declaration,
+    run: Run,
+    restarted: Iterable[tuple[Partition, NewJob]],
+    *,
+    from_start: bool,
+) -> None:
+    """Stage messages about their next pages. Each is in a new epoch, so that no broker takes it for one it has seen."""
+    if declared.broker is not None:
+        announce_pages(
+            tx, declared, run, [next_page(it, job.id, from_start=from_start) for it, job in restarted]
+        )
+
+
+def _fresh(paging: str | None) -> str | None:
+    """The stored state of the pages, with a fresh budget of requests."""
+    if paging is None:
+        return None
+    return msgspec.json.encode(with_fresh_budget(msgspec.json.decode(paging, type=PageState))).decode()

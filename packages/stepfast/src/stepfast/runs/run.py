@@ -1,4 +1,8 @@
-"""The row of a run: one active run per feed, moved only along its arrows, each arrow under the state it leaves."""
+"""The row of a run, the row of its feed, the states of runs and partitions, and the jobs that a run is made of.
+
+A feed has one active run. A state is a column, never a guess: every UPDATE that changes it names the state it leaves, and
+the diagrams of the documentation are drawn from the tables of arrows.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +26,31 @@ if TYPE_CHECKING:
     from stepfast.runs.declaration import Declaration
 
 
-# The kinds of runs, the states of runs and of partitions, and the arrows between them.
-#
-# A state is a column, never a guess: every UPDATE that changes it names the state it leaves, and the diagrams of the
-# documentation are drawn from these two tables.
+# Kinds and states.
 
 LATEST: Final = "latest"  # how people name the newest run of all
-RunKind = Literal["full", "incremental", "backfill", "verify"]  # what somebody may ask the source for
-AnyRunKind = RunKind | Literal["remap"]  # the last one asks nobody: it maps again what was read before
+RunKind = Literal["full", "incremental", "backfill", "verify"]  # of runs that ask the source
+AnyRunKind = RunKind | Literal["remap"]  # a remap does not ask the source: it maps again what was read before
 
 
 class RunState(StrEnum):
+    """The state of a run; `lifecycle.py` tells its life."""
+
     PLANNING = "planning"  # its partitions are being found
     FETCHING = "fetching"  # partitions are read, page by page
     APPLYING = "applying"  # raw rows become target rows
     SWEEPING = "sweeping"  # rows that are gone at the source are looked for
-    STALLED = "stalled"  # nothing has moved it for too long; somebody was told
+    STALLED = "stalled"  # nothing has moved it for too long; an alert was raised
     COMPLETED = "completed"  # every row of its window is in the target
     PUBLISHED_PARTIAL = "published_partial"  # forced: what was read is in the target, the rest are debts
     FAILED = "failed"  # planning, a partition or a consolidation gave up
     FAILED_QUALITY = "failed_quality"  # more rows in quarantine than the error budget allows
-    CANCELLED = "cancelled"  # somebody asked it to stop
+    CANCELLED = "cancelled"  # an operator stopped it
 
 
 class PartitionState(StrEnum):
+    """The state of a partition."""
+
     READY = "ready"  # no page of it has been asked for
     RUNNING = "running"  # a job reads it
     DONE = "done"  # read, and shown to be complete
@@ -149,7 +154,7 @@ S = TypeVar("S", RunState, PartitionState)
 
 
 def arrow(source: S, target: S) -> str:
-    """What moves a run or a partition from one state to another; a move that has no arrow is refused."""
+    """The reason that moves a run or a partition from one state to another; a move that has no arrow is refused."""
     if isinstance(source, RunState):
         what, found = "run", RUN_TRANSITIONS[source].get(RunState(target))
     else:
@@ -159,7 +164,9 @@ def arrow(source: S, target: S) -> str:
     return found
 
 
-BACKGROUND: Final = -10  # added to the priority of runs that nobody waits for
+# The row of a run.
+
+BACKGROUND: Final = -10  # added to the priority of backfills, checks and remaps: nobody waits for them
 
 FIND_ACTIVE_RUN = sql("SELECT id, state FROM stepfast_run WHERE active_feed = :feed")
 
@@ -235,12 +242,12 @@ class Run:
 
     @property
     def moves_the_watermark(self) -> bool:
-        """Only a whole reading of the next window does; never a backfill, a check, a part, or a forced one."""
+        """Only a complete reading of the next window does; never a backfill, a check, a partial run, or a forced one."""
         return self.kind in ("full", "incremental") and self.scope == "complete" and not self.forced
 
     @property
     def at(self) -> RunState:
-        """The state it is in, or was in when it stalled: what its steps look at."""
+        """The state of the run, or its state before it stalled: what its steps look at."""
         return self.stalled_in or self.state
 
 
@@ -255,7 +262,7 @@ def create_run(
     mapper_version: str | None = None,
     priority: int = 0,
 ) -> Run:
-    """A run in state `planning`. The caller holds the feed's row; a second active run is refused."""
+    """Create a run in state `planning`. The caller holds the feed's row; a second active run is refused."""
     single = kind != "backfill"
     if single and (active := tx.rows(FIND_ACTIVE_RUN, feed=feed)):
         raise already_active(feed, str(active[0][0]), str(active[0][1]))
@@ -286,7 +293,7 @@ def already_active(feed: str, run_id: str, state: str) -> StateError:
 
 
 def trace_of(run_id: str) -> str:
-    """The trace of all jobs of a run; its id is the run's."""
+    """The trace of all jobs of a run; its trace id is made of the run's id."""
     digits = run_id.replace("-", "")
     return f"00-{digits}-{digits[-16:]}-01"
 
@@ -296,18 +303,18 @@ def find_run(tx: Transaction, run_id: str) -> Run:
 
 
 def lock_run(tx: Transaction, run_id: str) -> Run:
-    """The run's row, ours until the commit: whoever decides something about the whole run decides it here."""
+    """Lock the run's row until the commit: decisions about the whole run are made under this lock."""
     return _one(tx.all(LOCK_RUN, read_run, id=run_id), run_id)
 
 
 def move_run(tx: Transaction, run: Run, target: RunState) -> bool:
-    """Along an arrow that ends nothing; False if the run is no longer where the caller saw it."""
+    """Move a run along an arrow that does not end it; False if it is no longer in the state that the caller saw."""
     arrow(run.state, target)
     return tx.run(MOVE_RUN, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch) == 1
 
 
 def end_run(tx: Transaction, run: Run, target: RunState, reason: str | None = None) -> bool:
-    """Along an arrow that ends it; from here on the feed is free for the next run."""
+    """Move a run along an arrow that ends it: from here on the feed is free for the next run."""
     arrow(run.at, target)
     matched = tx.run(
         END_RUN, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch, reason=reason
@@ -318,7 +325,7 @@ def end_run(tx: Transaction, run: Run, target: RunState, reason: str | None = No
 
 
 def watch_job(tx: Transaction, run: Run, job_id: str) -> None:
-    """Remember which job moves the run on now, so that its death is noticed."""
+    """Remember which job moves the run on now, so that the watchdog notices its death."""
     tx.run(WATCH_JOB, id=run.id, epoch=run.epoch, job_id=job_id)
 
 
@@ -335,7 +342,7 @@ def _one(found: list[Run], run_id: str) -> Run:
     return found[0]
 
 
-# What is remembered of a feed between its runs: its watermark, and whether its source is in trouble.
+# The row of a feed: what is remembered between its runs.
 
 _FEED_COLUMNS = (
     "id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, "
@@ -348,8 +355,10 @@ LOCK_FEED = sql(f"SELECT {_FEED_COLUMNS} FROM stepfast_feed WHERE id = :feed {{f
 
 @dataclass(frozen=True)
 class FeedRow:
+    """The watermark of a feed, and the pause of its source."""
+
     feed: str
-    watermark: int | None = None  # everything the source changed before it is in the target
+    watermark: int | None = None  # everything that the source changed before this instant is in the target
     version: int = 0  # counts the moves of the watermark
     last_run: str | None = None
     skew: int = 0  # how far the source's clock is ahead of ours
@@ -358,61 +367,61 @@ class FeedRow:
     paused_until: int | None = None
     pause_reason: str | None = None
     updated_at: int = 0
-    troubled_at: int | None = None  # when the first of these troubles was met
+    troubled_at: int | None = None  # when the first of these errors was met
     probe: str | None = None  # the job that asks first when the pause is over
     now: int = 0  # the database's time when this was read
     export_to: str | None = None  # where the watermark is written for others
 
 
 def find_feed(tx: Transaction, feed: str) -> FeedRow:
-    """As it stands; a feed that never ran has no watermark."""
+    """The feed's row as it stands; a feed that never ran has no watermark."""
     found = tx.all(FIND_FEED, FeedRow, feed=feed)
     return found[0] if found else FeedRow(feed)
 
 
 def lock_feed(tx: Transaction, feed: str) -> FeedRow:
-    """The feed's row, ours until the commit. After the run's in the order of locks."""
+    """Lock the feed's row until the commit. After the run's row in the order of locks."""
     tx.run(INSERT_FEED, feed=feed)
     return tx.all(LOCK_FEED, FeedRow, feed=feed)[0]
 
 
-# The jobs a run is made of, each of a kind that its feed has.
+# The jobs that a run is made of, each of a kind of its feed.
 
-# start: begins a run by the calendar. plan: finds its partitions. page: reads one of them. consolidate: makes target
+# start: starts a run by the calendar. plan: finds its partitions. page: reads one of them. consolidate: makes target
 # rows of raw rows. sweep: looks for rows that are gone. replay: tries rows in quarantine again; it belongs to no run.
 FeedJob = Literal["start", "plan", "page", "consolidate", "sweep", "replay"]
 FEED_JOBS: tuple[FeedJob, ...] = ("start", "plan", "page", "consolidate", "sweep", "replay")
 
 
-def kind_of(feed: str, part: FeedJob) -> str:
-    return f"{feed}.{part}"
+def kind_of(feed: str, job: FeedJob) -> str:
+    return f"{feed}.{job}"
 
 
-def new_job(declared: Declaration, run: Run, part: FeedJob, **arguments: Any) -> NewJob:
-    """A job of this run; it belongs to the run's trace, and has its priority."""
+def new_job(declared: Declaration, run: Run, job: FeedJob, **arguments: Any) -> NewJob:
+    """A job of this run, with its priority, in its trace."""
     return NewJob(
         id=new_id(),
         queue=declared.queue,
-        kind=kind_of(declared.name, part),
+        kind=kind_of(declared.name, job),
         payload=to_json(arguments),
         priority=run.priority,
         trace=run.trace,
     )
 
 
-def reserved_job(declared: Declaration, run: Run, part: FeedJob, **arguments: Any) -> NewJob:
-    """The same where a broker tells workers of it: at first only they may take it. The caller stages the message."""
-    job = new_job(declared, run, part, **arguments)
+def reserved_job(declared: Declaration, run: Run, job: FeedJob, **arguments: Any) -> NewJob:
+    """Like `new_job`, but reserved for a moment for the worker that gets the broker's message. The caller stages it."""
+    new = new_job(declared, run, job, **arguments)
     broker = declared.broker
-    return job if broker is None else replace(job, head_start=broker.head_start_micros)
+    return new if broker is None else replace(new, head_start=broker.head_start_micros)
 
 
-def enqueue_job(tx: Transaction, declared: Declaration, run: Run, part: FeedJob, **arguments: Any) -> str:
-    """Ask for one; returns its id."""
-    return enqueue(tx, new_job(declared, run, part, **arguments)).id
+def enqueue_job(tx: Transaction, declared: Declaration, run: Run, job: FeedJob, **arguments: Any) -> str:
+    """Enqueue a job of this run; returns its id."""
+    return enqueue(tx, new_job(declared, run, job, **arguments)).id
 
 
 def enqueue_jobs(tx: Transaction, jobs: Sequence[NewJob]) -> None:
-    """Jobs that differ in nothing but their arguments, in one statement."""
+    """Enqueue jobs that differ in nothing but their arguments, in one statement."""
     if jobs:
-        enqueue_many(tx, jobs[0], [(it.id, None, it.payload) for it in jobs], "reject")
+        enqueue_many(tx, jobs[0], [(job.id, None, job.payload) for job in jobs], "reject")

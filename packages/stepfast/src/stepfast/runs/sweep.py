@@ -1,4 +1,4 @@
-"""Raw rows that a full run did not see: counted, struck, marked as gone, brought back.
+"""The state of a sweep, and the rows that it is about: counted, struck, marked as gone, brought back.
 
 A row is unseen if its newest observation is of another run, and older than everything this run can have observed.
 `struck_by` is the run that struck it last: no run strikes a row twice, however often its sweep is begun anew.
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from stepfast.runs.run import Run
 
 
-# Where a sweep stands. It is kept with its run, so that anybody can go on with it, approve it, or undo it later.
+# The state of a sweep is kept with its run, so that any worker can go on with it, and an operator approve or undo it.
 
-# counting: how many would go. held: more than the fuse allows, a person decides. striking: they are struck. declined: a
-# person let nobody go. skipped: the run may not judge who is gone. done: nobody is left to strike.
+# counting: how many rows would go. held: more than the fuse allows, a person decides. striking: they are struck.
+# declined: a person decided that none goes. skipped: the run does not show which rows are gone. done: none is left.
 SweepPhase = Literal["counting", "held", "striking", "declined", "skipped", "done"]
 
-HELD_SWEEP: Final = '{"type":"sweep","phase":"held",%'  # how the frontier of a held one begins
+HELD_SWEEP: Final = '{"type":"sweep","phase":"held",%'  # how the frontier of a held sweep begins
 
 KEEP_SWEEP = sql("""
     UPDATE stepfast_run SET frontier = :kept, gone = gone + :gone, reason = :reason, updated_at = {now}
@@ -44,7 +44,7 @@ BEGIN_SWEEP = sql("""
 
 class SweepState(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sweep"):
     phase: SweepPhase
-    target: TargetColumn  # what it marks; whoever undoes it needs no code of the feed
+    target: TargetColumn  # what it marks; undoing it needs no code of the feed
     strikes: int
     before: int  # on the source's clock: an older observation is of an earlier run
     steps: int = 0  # so that no two states are equal
@@ -54,37 +54,38 @@ class SweepState(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     going: int = 0
     struck: int = 0
     still_there: int = 0  # they would have gone, but the source has them
-    note: str | None = None  # why it is held, or skipped; or who was not let go
+    note: str | None = None  # why it is held or skipped, or how many rows are still there
 
     @property
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
 
     def then(self, **changes: object) -> SweepState:
-        """The next one."""
+        """The next state."""
         return msgspec.structs.replace(self, **changes, steps=self.steps + 1)
 
 
 def sweep_state(run: Run) -> SweepState | None:
-    """Of a run that has been swept, or is; None for all others."""
+    """The state of the run's sweep; None for a run that has none."""
     return read_sweep_state(run.frontier)
 
 
 def read_sweep_state(frontier: str | None) -> SweepState | None:
+    """The state of a sweep from a run's frontier; None if that is of its plan."""
     try:
         return None if frontier is None else msgspec.json.decode(frontier, type=SweepState)
     except msgspec.ValidationError:
-        return None  # the frontier of its plan
+        return None
 
 
 def is_held(run: Run) -> bool:
-    """Whether it waits for a person, and for nothing else."""
+    """Whether the run waits for a person to approve or decline its sweep."""
     found = sweep_state(run) if run.at is RunState.SWEEPING else None
     return found is not None and found.phase == "held"
 
 
 def keep_sweep(tx: Transaction, run: Run, was: SweepState, now: SweepState, *, gone: int = 0) -> None:
-    """Go on from where the caller saw it; if somebody else did, everything rolls back."""
+    """Move the sweep on from the state that the caller saw; if another process has, everything rolls back."""
     matched = tx.run(
         KEEP_SWEEP,
         id=run.id,
@@ -102,8 +103,11 @@ def keep_sweep(tx: Transaction, run: Run, was: SweepState, now: SweepState, *, g
 
 
 def keep_first_state(tx: Transaction, run: Run, state: SweepState) -> None:
+    """Begin a sweep with this state. The caller holds the run's row."""
     tx.run(BEGIN_SWEEP, id=run.id, epoch=run.epoch, kept=state.text)
 
+
+# Rows that a run did not see.
 
 BATCH: Final = 500  # rows of one commit
 STRETCH: Final = 10_000  # rows that one statement walks over, however large the feed is
@@ -173,7 +177,7 @@ FORGET_GONE = sql(
 
 @dataclass(frozen=True)
 class UnseenBy:
-    """What a run did not see."""
+    """Which rows a run did not see."""
 
     feed: str
     run_id: str
@@ -182,36 +186,38 @@ class UnseenBy:
 
 
 class StretchCounts(NamedTuple):
-    """A stretch of rows in the order of their ids, and what was found there."""
+    """What was counted in a stretch of rows, in the order of their ids."""
 
-    last: str | None  # where it ends; None: nothing was left to walk over
+    last: str | None  # where the stretch ends; None: no row was left
     rows: int
     living: int
     unseen: int
-    going: int  # unseen, and with this strike they are gone
+    going: int  # unseen rows that are gone with this strike
 
 
 class UnseenRow(NamedTuple):
     """A row that was not seen."""
 
     item_id: str
-    goes: bool  # with this strike
+    goes: bool  # with this strike it is gone
 
 
 class StrikeCounts(NamedTuple):
+    """How many rows were struck, and how many of them are gone."""
+
     struck: int
     gone: int
 
 
-def count_stretch(tx: Transaction, it: UnseenBy, after: str) -> StretchCounts:
-    """Count the next stretch."""
+def count_stretch(tx: Transaction, by: UnseenBy, after: str) -> StretchCounts:
+    """Count the rows of the next stretch."""
     row = tx.rows(
         COUNT_STRETCH,
-        feed=it.feed,
-        run_id=it.run_id,
-        before=it.before,
+        feed=by.feed,
+        run_id=by.run_id,
+        before=by.before,
         after=after,
-        strikes=it.strikes,
+        strikes=by.strikes,
         stretch=STRETCH,
     )[0]
     return StretchCounts(row[0], *(int(value) for value in row[1:]))
@@ -223,14 +229,14 @@ def end_of_stretch(tx: Transaction, feed: str, after: str) -> tuple[str | None, 
     return last, int(rows) < STRETCH
 
 
-def unseen_rows(tx: Transaction, it: UnseenBy, after: str, until: str) -> list[UnseenRow]:
+def unseen_rows(tx: Transaction, by: UnseenBy, after: str, until: str) -> list[UnseenRow]:
     """The next rows of a stretch that were not seen, at most a batch."""
     rows = tx.rows(
         FIND_UNSEEN,
-        feed=it.feed,
-        run_id=it.run_id,
-        before=it.before,
-        strikes=it.strikes,
+        feed=by.feed,
+        run_id=by.run_id,
+        before=by.before,
+        strikes=by.strikes,
         after=after,
         until=until,
         limit=BATCH,
@@ -240,38 +246,38 @@ def unseen_rows(tx: Transaction, it: UnseenBy, after: str, until: str) -> list[U
 
 def strike_rows(  # noqa: PLR0917 - all that decides about a batch
     tx: Transaction,
-    it: UnseenBy,
+    by: UnseenBy,
     ids: Sequence[str],
     target: TargetColumn,
     column_type: str,
     may_go: Collection[str] | None = None,
 ) -> StrikeCounts:
-    """Strike those of them that are still unseen; who has enough strikes is gone, here and in the target.
+    """Strike the rows that are still unseen; one that has enough strikes is gone, here and in the target.
 
-    With `may_go` nobody goes who is not in it: who would is not struck.
+    With `may_go` only these rows may go: another one that would is not struck.
     """
-    found = tx.rows(LOCK_UNSEEN, feed=it.feed, run_id=it.run_id, before=it.before, ids=list(ids))
+    found = tx.rows(LOCK_UNSEEN, feed=by.feed, run_id=by.run_id, before=by.before, ids=list(ids))
     going = [
-        str(row[0]) for row in found if row[1] + 1 >= it.strikes and (may_go is None or str(row[0]) in may_go)
+        str(row[0]) for row in found if row[1] + 1 >= by.strikes and (may_go is None or str(row[0]) in may_go)
     ]
-    staying = [str(row[0]) for row in found if row[1] + 1 < it.strikes]
+    staying = [str(row[0]) for row in found if row[1] + 1 < by.strikes]
     if staying:
-        tx.run(STRIKE_ROWS, feed=it.feed, run_id=it.run_id, ids=staying)
+        tx.run(STRIKE_ROWS, feed=by.feed, run_id=by.run_id, ids=staying)
     if going:
         now = int(tx.first(CLOCK))
-        tx.run(MARK_GONE, feed=it.feed, run_id=it.run_id, ids=going, at=now)
+        tx.run(MARK_GONE, feed=by.feed, run_id=by.run_id, ids=going, at=now)
         target.set(tx, going, as_instant(now, column_type))
     return StrikeCounts(len(staying) + len(going), len(going))
 
 
 def gone_rows(tx: Transaction, feed: str, run_id: str, after: str, until: str) -> list[str]:
-    """The next rows of a stretch that this run has marked as gone, and nobody has seen since."""
+    """The next rows of a stretch that this run has marked as gone, and no run has seen since."""
     rows = tx.rows(FIND_GONE, feed=feed, run_id=run_id, after=after, until=until, limit=BATCH)
     return [str(row[0]) for row in rows]
 
 
 def bring_back(tx: Transaction, feed: str, run_id: str, ids: Sequence[str], target: TargetColumn) -> int:
-    """Undo it, here and in the target; returns how many."""
+    """Bring gone rows back, here and in the target; returns how many."""
     found = [str(row[0]) for row in tx.rows(LOCK_GONE, feed=feed, run_id=run_id, ids=list(ids))]
     if found:
         tx.run(BRING_ROWS_BACK, feed=feed, ids=found)
@@ -280,11 +286,11 @@ def bring_back(tx: Transaction, feed: str, run_id: str, ids: Sequence[str], targ
 
 
 def old_gone_rows(tx: Transaction, feed: str, after: str, until: str, keep: int) -> list[str]:
-    """Rows that have been gone for longer than `keep`, at most a batch; the others wait for the next sweep."""
+    """Rows that have been gone for longer than `keep`, at most a batch; the rest is left to the next sweep."""
     rows = tx.rows(FIND_OLD_GONE, feed=feed, after=after, until=until, keep=keep, limit=BATCH)
     return [str(row[0]) for row in rows]
 
 
 def forget_gone(tx: Transaction, feed: str, ids: Sequence[str], keep: int) -> int:
-    """Their target rows stay as they are."""
+    """Forget rows that are gone; their target rows stay as they are."""
     return tx.run(FORGET_GONE, feed=feed, ids=list(ids), keep=keep)

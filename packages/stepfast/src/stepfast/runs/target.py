@@ -1,4 +1,10 @@
-"""One column of target rows, set by the identity of their items."""
+"""The way of a raw row into the target: it is mapped, marked, stored; what fails goes into quarantine.
+
+    map_rows (no database) ──► TargetWrite.apply, in the step's commit: mark ──► store ──► quarantine
+
+The raw rows are marked first, under the content that was read, which also locks them. Then the target rows are written
+of those that were still so.
+"""
 
 from __future__ import annotations
 
@@ -31,39 +37,7 @@ if TYPE_CHECKING:
     from stepfast.runs.raw_rows import PendingRow, PendingRows
 
 
-# Target rows are written together; if the database refuses them, the guilty ones are found and the others written.
-#
-# A batch is tried inside a savepoint. What the database refuses is halved until the rows that it refuses stand alone. Who
-# meets a deadlock or a lost connection has no guilty row to look for: the whole step is done again.
-
-
-class StoreFailure(NamedTuple):
-    """A row that the target does not take, and why."""
-
-    place: int  # among those that were to be written
-    error: Exception
-
-
-def store_rows(tx: Transaction, feed: Feed, rows: Sequence[Row], first: int = 0) -> list[StoreFailure]:
-    """Write them, and return those that were refused; `first` is the place of the first of them."""
-    if not rows:
-        return []
-    try:
-        with tx.savepoint():
-            feed.store(tx, rows)
-    except Exception as error:
-        if isinstance(error, DatabaseError) and not blames_a_row(error):
-            raise
-        if len(rows) == 1:
-            return [StoreFailure(first, error)]
-        middle = len(rows) // 2
-        return store_rows(tx, feed, rows[:middle], first) + store_rows(
-            tx, feed, rows[middle:], first + middle
-        )
-    return []
-
-
-# Raw rows become target rows by the feed's map(); what it cannot map is refused with the reason. Touches no database.
+# Mapping: the feed's map() makes target rows of raw rows. Touches no database.
 
 LONGEST_MESSAGE: Final = 2_000
 LONGEST_CODE: Final = 100
@@ -71,17 +45,17 @@ LONGEST_CODE: Final = 100
 
 @dataclass(frozen=True)
 class MappedBatch:
-    """Target rows, the raw rows they were made of (one for one), and what could not be mapped."""
+    """Target rows, the raw rows they were made of (one for one), and the rows that could not be mapped."""
 
     raw: PendingRows
     rows: list[Row]
     refused: list[RefusedRow]
 
     def only(self, ids: Collection[str]) -> MappedBatch:
-        """Those of these items."""
-        places = [place for place, item_id in enumerate(self.raw.ids) if item_id in ids]
-        rows = [self.rows[place] for place in places]
-        return MappedBatch(self.raw.only(places), rows, [it for it in self.refused if it.item_id in ids])
+        """The batch reduced to these item ids."""
+        indexes = [index for index, item_id in enumerate(self.raw.ids) if item_id in ids]
+        rows = [self.rows[index] for index in indexes]
+        return MappedBatch(self.raw.only(indexes), rows, [row for row in self.refused if row.item_id in ids])
 
 
 class UnfitRowError(Exception):
@@ -94,11 +68,11 @@ class UnfitRowError(Exception):
 
 def map_rows(
     declared: Declaration,
-    waiting: PendingRows,
+    pending: PendingRows,
     columns: Collection[str],
     to_row: Callable[[Any], Row] | None = None,
 ) -> MappedBatch:
-    """Map each of them, by the feed's map() if no other is given; `columns` are those of the target."""
+    """Map each row, by the feed's map() if no other is given; `columns` are those of the target."""
     rows: list[Row] = []
     bad: dict[int, RefusedRow] = {}
     to_row = to_row or declared.feed.map
@@ -106,7 +80,7 @@ def map_rows(
     known = None if declared.stores else frozenset(columns)
     fit: tuple[str, ...] | None = None  # columns that were looked at: most rows have the same
     decode = msgspec.json.Decoder().decode  # one by one: thousands of items that live at once take longer
-    for place, payload in enumerate(waiting.payloads):
+    for index, payload in enumerate(pending.payloads):
         try:
             row = to_row(decode(payload))
             if type(row) is not dict or tuple(row) != fit:
@@ -116,50 +90,50 @@ def map_rows(
                     if row[name] is None:
                         raise _no_key(declared, name)  # noqa: TRY301 - one function call per row less
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the row is put aside with it
-            bad[place] = refused_row(declared, waiting.at(place), "map", error)
+            bad[index] = refused_row(declared, pending.at(index), "map", error)
         else:
             keep({**cleared, **row} if cleared else row)
     if known is not None:
-        rows = _one_for_each_key(declared, waiting, rows, bad)
-    raw = waiting.only([it for it in range(len(waiting.ids)) if it not in bad]) if bad else waiting
+        rows = _one_for_each_key(declared, pending, rows, bad)
+    raw = pending.only([index for index in range(len(pending.ids)) if index not in bad]) if bad else pending
     return MappedBatch(raw, rows, list(bad.values()))
 
 
 def _one_for_each_key(
-    declared: Declaration, waiting: PendingRows, rows: list[Row], bad: dict[int, RefusedRow]
+    declared: Declaration, pending: PendingRows, rows: list[Row], bad: dict[int, RefusedRow]
 ) -> list[Row]:
-    """The last row of each key; the others would be overwritten without a trace, so they join those that are bad."""
+    """The last row of each key; the others would be overwritten without a trace, so they are put aside with the bad ones."""
     keys = list(map(itemgetter(*declared.key), rows))
     try:
         last = dict(zip(keys, range(len(keys)), strict=True))
-    except TypeError:  # a list or a dict: the table will have its say
+    except TypeError:  # a list or a dict: the table accepts or refuses it
         return rows
     if len(last) == len(rows):
         return rows
-    places = [it for it in range(len(waiting.ids)) if it not in bad]
+    indexes = [index for index in range(len(pending.ids)) if index not in bad]
     for number, key in enumerate(keys):
         if last[key] != number:
-            other = waiting.ids[places[last[key]]]
+            other = pending.ids[indexes[last[key]]]
             shown = ", ".join(declared.key)
-            told = f"map() answered the same key as item {other} ({shown}); only one of them can be in {declared.table}"
-            bad[places[number]] = refused_row(
-                declared, waiting.at(places[number]), "map", UnfitRowError("same key", told)
+            problem = f"map() answered the same key as item {other} ({shown}); only one of them can be in {declared.table}"
+            bad[indexes[number]] = refused_row(
+                declared, pending.at(indexes[number]), "map", UnfitRowError("same key", problem)
             )
     return [rows[number] for number in sorted(last.values())]
 
 
-def refused_row(declared: Declaration, it: PendingRow, stage: str, error: BaseException) -> RefusedRow:
+def refused_row(declared: Declaration, row: PendingRow, stage: str, error: BaseException) -> RefusedRow:
     """The row, with its reason in words that may be shown."""
-    said = getattr(error, "code", None)
-    code = said if isinstance(said, str) and said else type(error).__qualname__
+    given = getattr(error, "code", None)
+    code = given if isinstance(given, str) and given else type(error).__qualname__
     message = without_secrets(message_of(error)[: 2 * LONGEST_MESSAGE])[:LONGEST_MESSAGE]
     return RefusedRow(
-        item_id=it.item_id,
+        item_id=row.item_id,
         stage=stage,
         code=code[:LONGEST_CODE],
         message=message or code,
-        content_hash=it.content_hash,
-        payload=it.payload,
+        content_hash=row.content_hash,
+        payload=row.payload,
         mapper_version=declared.mapper_version,
     )
 
@@ -182,9 +156,104 @@ def _no_key(declared: Declaration, name: str) -> UnfitRowError:
     return UnfitRowError("no key", f"map() answered no {name}, which is in the key of {declared.table}")
 
 
-# What is in the target, beside what is written into it: a verify counts the rows that differ.
+# The write: an effect of its step, so that all of it happens or nothing.
+
+DATABASE_CLOCK = sql("SELECT {now}")
+
+
+class Applied(NamedTuple):
+    """What became of a batch."""
+
+    applied: int = 0
+    refused: int = 0
+    differing: int = 0  # rows that were not in the target as they are now, if they were compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetWrite:
+    """The write of one mapped batch."""
+
+    declared: Declaration
+    run_id: str
+    batch: MappedBatch
+    columns: Mapping[str, str]  # of the target, with their types; empty if they are not needed
+    entries: Collection[str] = ()  # items of the batch that have an entry in quarantine
+    settled_as: QuarantineState = QuarantineState.SUPERSEDED
+    compares: bool = False  # whether rows that differ from what was in the target are counted
+
+    def apply(self, tx: Transaction) -> Applied:
+        batch = self._current(tx)
+        feed, bad = self.declared.name, batch.refused
+        before = stored_rows(tx, self.declared, batch.rows) if self.compares else {}
+        guilty = store_rows(tx, self.declared.feed, batch.rows)
+        differing = differences(before, stored_rows(tx, self.declared, batch.rows)) if self.compares else 0
+        if guilty:
+            put_applied_aside(tx, feed, [batch.raw.ids[it.position] for it in guilty])
+            bad = bad + [
+                refused_row(self.declared, batch.raw.at(it.position), "store", it.error) for it in guilty
+            ]
+        if self.entries:
+            # All entries of these items are answered; those of rows that are refused again are opened again below.
+            touched = {*batch.raw.ids, *(it.item_id for it in bad)}
+            settle_entries(tx, feed, sorted(touched.intersection(self.entries)), self.settled_as)
+        put_aside(tx, feed, self.run_id, bad)
+        self._mark_stale(tx, sorted(it.item_id for it in bad))
+        return Applied(len(batch.rows) - len(guilty), len(bad), differing)
+
+    def _current(self, tx: Transaction) -> MappedBatch:
+        """The rows that still have the content which was read; from here on this transaction holds them."""
+        batch = self.batch
+        read = dict(zip(batch.raw.ids, batch.raw.hashes, strict=True))
+        if batch.refused:
+            read = dict(sorted({**read, **{it.item_id: it.content_hash for it in batch.refused}}.items()))
+        current = (
+            mark_applied(tx, self.declared.name, read, [it.item_id for it in batch.refused]) if read else None
+        )
+        return batch if current is None else batch.only(current)
+
+    def _mark_stale(self, tx: Transaction, ids: list[str]) -> None:
+        """Mark the target rows of refused items as stale: else an old price would pass for new. The next good row clears it."""
+        stale = self.declared.stale
+        if ids and stale is not None and self.declared.item_column is not None:
+            since = as_instant(int(tx.first(DATABASE_CLOCK)), self.columns[stale])
+            target_column(self.declared, stale).set(tx, ids, since)
+
+
+# Storing: target rows are written together; if the database refuses them, the guilty ones are found.
 #
-# The target is read before and after the write, and the database says both: nobody has to know how a column keeps a value.
+# A batch is tried inside a savepoint. A batch that is refused is halved until the refused rows stand alone. A deadlock
+# or a lost connection has no guilty row: the whole step is done again.
+
+
+class StoreFailure(NamedTuple):
+    """A row that the target did not take, and why."""
+
+    position: int  # among the rows that were to be written
+    error: Exception
+
+
+def store_rows(tx: Transaction, feed: Feed, rows: Sequence[Row], first: int = 0) -> list[StoreFailure]:
+    """Write rows, and return those that were refused; `first` is the position of the first of them."""
+    if not rows:
+        return []
+    try:
+        with tx.savepoint():
+            feed.store(tx, rows)
+    except Exception as error:
+        if isinstance(error, DatabaseError) and not blames_a_row(error):
+            raise
+        if len(rows) == 1:
+            return [StoreFailure(first, error)]
+        middle = len(rows) // 2
+        return store_rows(tx, feed, rows[:middle], first) + store_rows(
+            tx, feed, rows[middle:], first + middle
+        )
+    return []
+
+
+# Comparing: a verify counts the rows that differ from what is written.
+#
+# The target is read before and after the write, and the database answers both: how a column keeps a value does not matter.
 
 PARAMETERS: Final = 500  # of one statement
 
@@ -243,12 +312,42 @@ def _given(tx: Transaction, value: Any, types: Mapping[str, str]) -> Any:
     return str(it) if types and not isinstance(it, str | bytes) else it
 
 
+# Columns of the target.
+
+
+def target_columns(tx: Transaction, declared: Declaration) -> dict[str, str]:
+    """The columns that rows may have; empty for a feed that stores its rows itself."""
+    if declared.stores and declared.stale is None:
+        return {}
+    columns = columns_of(tx, declared.table)
+    if missing := [name for name in declared.cleared if name not in columns]:
+        raise ConfigurationError(
+            f"table {declared.table} has no column {missing[0]}; add one that may be NULL, or set another for the feed"
+        )
+    if not declared.stores and not is_unique(tx, declared.table, declared.key):
+        raise _not_unique(declared, columns)
+    return columns
+
+
+def _not_unique(declared: Declaration, columns: Collection[str]) -> ConfigurationError:
+    """Without a unique key every run would add its rows to those that are there."""
+    table, key = declared.table, ", ".join(declared.key)
+    if missing := [name for name in declared.key if name not in columns]:
+        return ConfigurationError(
+            f"table {table} has no column {missing[0]}, which is in the feed's key; add it, or set another key for the feed"
+        )
+    return ConfigurationError(
+        f"table {table} has no primary key or unique index over exactly {key}, by which rows replace each other; "
+        f"add it with: CREATE UNIQUE INDEX {table.rpartition('.')[2]}_key ON {table} ({key}), or set another key for the feed"
+    )
+
+
 CHUNK: Final = 500
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class TargetColumn(msgspec.Struct, frozen=True):
-    """Where it is: it can be kept with a run, and be found again without the feed's code."""
+    """One column of target rows, found by their items. It is kept with a run, and works without the feed's code."""
 
     table: str
     item_column: str
@@ -257,7 +356,7 @@ class TargetColumn(msgspec.Struct, frozen=True):
     feed: str | None = None
 
     def set(self, tx: Transaction, ids: Sequence[str], value: Any) -> int:
-        """Set it where it is NULL, or set it to NULL where it is not; returns how many rows."""
+        """Set the column where it is NULL, or set it to NULL where it is not; returns how many rows."""
         changed = 0
         for start in range(0, len(ids), CHUNK):
             chunk = ids[start : start + CHUNK]
@@ -278,13 +377,13 @@ def target_column(declared: Declaration, column: str) -> TargetColumn:
 
 
 @lru_cache(maxsize=64)
-def _statement(dialect: Dialect, it: TargetColumn, count: int, *, empty: bool) -> str:
+def _statement(dialect: Dialect, target: TargetColumn, count: int, *, empty: bool) -> str:
     # One parameter for each id: the column says of which type they are, and its index is used, number or text.
     ids = ", ".join(f":id_{n}" for n in range(count))
-    table = ".".join(_quoted(dialect, part) for part in it.table.split("."))
-    column, item = _quoted(dialect, it.column), _quoted(dialect, it.item_column)
+    table = ".".join(_quoted(dialect, part) for part in target.table.split("."))
+    column, item = _quoted(dialect, target.column), _quoted(dialect, target.item_column)
     value, where = ("NULL", "IS NOT NULL") if empty else (":value", "IS NULL")
-    ours = "" if it.feed_column is None else f" AND {_quoted(dialect, it.feed_column)} = :feed"
+    ours = "" if target.feed_column is None else f" AND {_quoted(dialect, target.feed_column)} = :feed"
     return f"UPDATE {table} SET {column} = {value} WHERE {item} IN ({ids}){ours} AND {column} {where}"
 
 
@@ -292,96 +391,3 @@ def _quoted(dialect: Dialect, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} is no table or column name; use letters, digits and underscores")
     return f"{dialect.quote}{name}{dialect.quote}"
-
-
-# The commit of one batch of consolidation: an effect of its step, so that all of it happens or nothing.
-#
-# First the raw rows are marked under the content that was read, which also locks them. Then the target rows are written
-# of those that were still so. What could not be mapped or stored goes into quarantine.
-
-DATABASE_CLOCK = sql("SELECT {now}")
-
-
-class Applied(NamedTuple):
-    """What became of a batch."""
-
-    applied: int = 0
-    refused: int = 0
-    differing: int = 0  # rows that were not in the target as they are now, if anybody compared
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetWrite:
-    """One batch, mapped, on its way into the target."""
-
-    declared: Declaration
-    run_id: str
-    batch: MappedBatch
-    columns: Mapping[str, str]  # of the target, with their types; empty if nobody asked
-    entries: Collection[str] = ()  # items of the batch that have an entry in quarantine
-    settled_as: QuarantineState = QuarantineState.SUPERSEDED
-    compares: bool = False  # whether rows that differ from what was in the target are counted
-
-    def apply(self, tx: Transaction) -> Applied:
-        batch = self._current(tx)
-        feed, bad = self.declared.name, batch.refused
-        before = stored_rows(tx, self.declared, batch.rows) if self.compares else {}
-        guilty = store_rows(tx, self.declared.feed, batch.rows)
-        differing = differences(before, stored_rows(tx, self.declared, batch.rows)) if self.compares else 0
-        if guilty:
-            put_applied_aside(tx, feed, [batch.raw.ids[it.place] for it in guilty])
-            bad = bad + [
-                refused_row(self.declared, batch.raw.at(it.place), "store", it.error) for it in guilty
-            ]
-        if self.entries:
-            # All entries of these items are answered; those of rows that are refused again are opened again below.
-            touched = {*batch.raw.ids, *(it.item_id for it in bad)}
-            settle_entries(tx, feed, sorted(touched.intersection(self.entries)), self.settled_as)
-        put_aside(tx, feed, self.run_id, bad)
-        self._mark_stale(tx, sorted(it.item_id for it in bad))
-        return Applied(len(batch.rows) - len(guilty), len(bad), differing)
-
-    def _current(self, tx: Transaction) -> MappedBatch:
-        """Those rows that still have the content which was read; all of them are ours from here on."""
-        batch = self.batch
-        read = dict(zip(batch.raw.ids, batch.raw.hashes, strict=True))
-        if batch.refused:
-            read = dict(sorted({**read, **{it.item_id: it.content_hash for it in batch.refused}}.items()))
-        current = (
-            mark_applied(tx, self.declared.name, read, [it.item_id for it in batch.refused]) if read else None
-        )
-        return batch if current is None else batch.only(current)
-
-    def _mark_stale(self, tx: Transaction, ids: list[str]) -> None:
-        """Otherwise an old price would stay on sale, and nobody could tell that it is old. The next good row clears it."""
-        stale = self.declared.stale
-        if ids and stale is not None and self.declared.item_column is not None:
-            since = as_instant(int(tx.first(DATABASE_CLOCK)), self.columns[stale])
-            target_column(self.declared, stale).set(tx, ids, since)
-
-
-def target_columns(tx: Transaction, declared: Declaration) -> dict[str, str]:
-    """The columns that rows may have; of a feed that stores its rows itself nobody else needs to know them."""
-    if declared.stores and declared.stale is None:
-        return {}
-    columns = columns_of(tx, declared.table)
-    if missing := [name for name in declared.cleared if name not in columns]:
-        raise ConfigurationError(
-            f"table {declared.table} has no column {missing[0]}; add one that may be NULL, or set another for the feed"
-        )
-    if not declared.stores and not is_unique(tx, declared.table, declared.key):
-        raise _not_unique(declared, columns)
-    return columns
-
-
-def _not_unique(declared: Declaration, columns: Collection[str]) -> ConfigurationError:
-    """Every run would add its rows to those that are there."""
-    table, key = declared.table, ", ".join(declared.key)
-    if missing := [name for name in declared.key if name not in columns]:
-        return ConfigurationError(
-            f"table {table} has no column {missing[0]}, which is in the feed's key; add it, or set another key for the feed"
-        )
-    return ConfigurationError(
-        f"table {table} has no primary key or unique index over exactly {key}, by which rows replace each other; "
-        f"add it with: CREATE UNIQUE INDEX {table.rpartition('.')[2]}_key ON {table} ({key}), or set another key for the feed"
-    )

@@ -1,7 +1,13 @@
-"""Forget what runs leave behind: what partitions have seen, once nobody can need it, and whole runs when they are old.
+"""The watchdog of runs: whatever a run waits for and will not come is noticed, and repaired.
 
-Everything is found by walking along keys, and goes in bounded batches: no statement here takes long, however much there
-is. Raw rows, target rows, quarantine and debts are not touched: they belong to the feed.
+    look: active runs, orphaned partitions, missing jobs, runs that stand still
+    act: fail what gave up, enqueue a job again where one was lost, mark a run as stalled or moving
+    alerts: an old watermark, many dead jobs
+    pruning: the seen rows of ended partitions, and old runs
+
+Every worker looks (see worker/run_watchdog.py), without locks and by index. What it finds is repaired by an act: a
+transaction of its own, which looks again under the locks in their order (jobs, partitions, run, feed) and does nothing
+if it is no longer needed.
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stepfast.clock import micros
 from stepfast.database.statement import sql
@@ -43,149 +49,20 @@ if TYPE_CHECKING:
     from stepfast.runs.declaration import Declaration
 
 
-# Where a job that should move a run is gone: fail what it was to do, or ask for another one where it stopped.
-#
-# A job may die, be cancelled, or vanish with a restored backup. Each act is a transaction of its own, which looks again
-# under the locks in their order (jobs, partitions, run, feed) and does nothing if it is no longer needed.
-
-MOST_SHARDS: Final = 100  # that a feed may ever have had
-
-LOCK_LIVE_JOBS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
-LOCK_ENDED_JOBS = sql("""
-    SELECT state, last_error, id FROM stepfast_archive WHERE id {any_of:ids} AND state IN ('dead', 'cancelled', 'done')
-     ORDER BY id {for_update}
-""")
-FORGET_SHARDS = sql("""
-    UPDATE stepfast_run SET shards = 0, updated_at = {now}
-     WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0
-""")
-
-
-class Fate(StrEnum):
-    """What became of a job, or of the worst of several."""
-
-    LIVE = "live"
-    LOST = "lost"  # it is over or gone, and yet somebody waits for it
-    DEAD = "dead"  # it gave up, or somebody cancelled it
-
-
-class Ended(NamedTuple):
-    fate: Fate
-    error: str = ""
-
-
 class WatchdogAct(StrEnum):
     """What was done about a run."""
 
     FAILED = "failed"  # a partition or the run itself, because its job gave up
-    RESUMED = "resumed"  # another job was asked for
-    EVALUATED = "evaluated"  # nothing was left to read, and nobody had noticed
+    RESUMED = "resumed"  # another job was enqueued
+    EVALUATED = "evaluated"  # nothing was left to read, and the run had not gone on
     STALLED = "stalled"
     MOVED = "moved"  # it had stalled, and moves again
 
 
-def repair_partition(tx: Transaction, declared: Declaration, partition_id: str) -> WatchdogAct | None:
-    """Fail an open partition whose job gave up, or give it another job at its cursor."""
-    seen = find_partition(tx, partition_id)
-    if seen is None or not seen.is_open:
-        return None
-    job = fate_of(tx, [seen.job_id] if seen.job_id else [])
-    now = lock_partition(tx, partition_id)
-    if now is None or not now.is_open or (now.job_id, now.epoch) != (seen.job_id, seen.epoch):
-        return None
-    match job.fate:
-        case Fate.LIVE:
-            return None
-        case Fate.DEAD:
-            return _fail(tx, declared, now, job.error)
-        case Fate.LOST:
-            run = find_run(tx, now.run_id)
-            if run.at is not RunState.FETCHING:
-                return None
-            renew_jobs(tx, declared, run, [now])
-            return WatchdogAct.RESUMED
-        case _:
-            assert_never(job.fate)
+# Looks.
 
-
-def repair_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
-    """The same for a run that is planned, consolidated or swept."""
-    seen = find_run(tx, run_id)
-    job = fate_of(tx, movers(seen))
-    run = lock_run(tx, run_id)
-    if _place(run) != _place(seen) or run.ended_at is not None or job.fate is Fate.LIVE:
-        return None
-    if job.fate is Fate.DEAD:
-        return WatchdogAct.FAILED if job_died(tx, run, job.error) else None
-    match run.at:
-        case RunState.PLANNING:
-            enqueue_run_job(tx, declared, run, "plan")
-        case RunState.APPLYING:
-            tx.run(FORGET_SHARDS, id=run.id, epoch=run.epoch, round=run.rounds)
-            begin_consolidation(tx, declared, run)
-        case RunState.SWEEPING:
-            enqueue_run_job(tx, declared, run, "sweep")
-        case _:
-            return None
-    return WatchdogAct.RESUMED
-
-
-def repair_completion(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
-    """A run whose last partition ended, and nobody went on from there."""
-    end_fetching(tx, declared, run_id)
-    return None if find_run(tx, run_id).at is RunState.FETCHING else WatchdogAct.EVALUATED
-
-
-def movers(run: Run) -> list[str]:
-    """The jobs that move the whole run on: one, or the shards of a round of consolidation."""
-    if run.at is RunState.APPLYING and run.shards:
-        return [shard_id(run, number) for number in range(max(run.shards, MOST_SHARDS))]
-    return [run.job_id] if run.job_id else []
-
-
-def fate_of(tx: Transaction, ids: list[str]) -> Ended:
-    """What became of these jobs. Their rows are ours, so that nobody revives or ends one meanwhile."""
-    live = tx.rows(LOCK_LIVE_JOBS, ids=ids) if ids else []
-    ended = tx.rows(LOCK_ENDED_JOBS, ids=ids) if ids else []
-    for state, error, job_id in ended:
-        if state == "dead":
-            return Ended(Fate.DEAD, str(error or "unknown"))
-        if state == "cancelled":
-            return Ended(Fate.DEAD, f"job {job_id} was cancelled: {error or 'nobody said why'}")
-    return Ended(Fate.LIVE if live else Fate.LOST)
-
-
-def _fail(tx: Transaction, declared: Declaration, partition: Partition, error: str) -> WatchdogAct | None:
-    if not end_partition(tx, partition, PartitionState.FAILED, error):
-        return None
-    if partition.debt_id is not None:
-        count_try(tx, declared.name, partition.debt_id)
-    partition_ended(
-        tx,
-        declared,
-        partition.run_id,
-        PartitionState.FAILED,
-        seen=partition.seen,
-        rejected=partition.rejected,
-    )
-    if declared.broker is not None:
-        run = find_run(tx, partition.run_id)
-        announce_end(tx, declared, run, partition.moved(state=PartitionState.FAILED), error)
-    return WatchdogAct.FAILED
-
-
-def _place(run: Run) -> tuple[object, ...]:
-    return run.at, run.epoch, run.rounds, run.shards, run.job_id
-
-
-# What every worker looks after: runs that nothing moves any more, and people who should know.
-#
-# A look is one or two statements by index, without locks. Whatever it finds is done by an act, which looks again.
-
-ORPHAN_BATCH: Final = 200  # partitions that one look brings home
-GROWING: Final = 10  # dead letters of a feed in an hour that a person should know of
-LATELY: Final = timedelta(hours=1)
-EVER: Final = timedelta(days=36_500)
+MOST_SHARDS: Final = 100  # that a feed may ever have had
+ORPHAN_BATCH: Final = 200  # partitions that one look finds
 
 ACTIVE_RUNS = sql("""
     SELECT id, feed, state, stalled_in, shards, job_id, {now} - updated_at FROM stepfast_run
@@ -207,25 +84,6 @@ STILL_FOR = sql("""
       FROM stepfast_run r WHERE r.id = :run_id
 """)
 
-# `updated_at` stays: it says when the run moved last, and so when it moves again.
-STALL_RUN = sql("""
-    UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = :reason
-     WHERE id = :id AND state = :source AND epoch = :epoch
-""")
-PAUSED_QUEUE = sql("SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL")
-
-WATERMARK_AGE = sql("""
-    SELECT {now} + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM stepfast_run r WHERE r.feed = f.id))
-      FROM stepfast_feed f WHERE f.id = :feed
-""")
-COUNT_DEAD_JOBS = sql("""
-    SELECT count(*) FROM stepfast_archive WHERE state = 'dead' AND finished_at > {now} - :age AND kind {any_of:kinds}
-""")
-LAST_DEAD_ERROR = sql("""
-    SELECT last_error FROM stepfast_archive WHERE state = 'dead' AND kind {any_of:kinds}
-     ORDER BY finished_at DESC LIMIT 1
-""")
-
 
 @dataclass(frozen=True)
 class RunLook:
@@ -245,7 +103,15 @@ class RunLook:
 
 
 def active_runs(tx: Transaction) -> list[RunLook]:
-    return tx.all(ACTIVE_RUNS, _glance)
+    """All runs that have not ended."""
+    return tx.all(ACTIVE_RUNS, _read_look)
+
+
+def _read_look(*row: Any) -> RunLook:
+    run_id, feed, state, stalled_in, shards, job_id, still = row
+    stalled = None if stalled_in is None else RunState(stalled_in)
+    span = timedelta(microseconds=max(0, int(still)))
+    return RunLook(run_id, feed, RunState(state), stalled, int(shards), job_id, span)
 
 
 def orphaned_partitions(tx: Transaction, run_id: str) -> list[str]:
@@ -254,15 +120,15 @@ def orphaned_partitions(tx: Transaction, run_id: str) -> list[str]:
 
 
 def all_partitions_read(tx: Transaction, run_id: str) -> bool:
+    """Whether no partition of the run is open."""
     return not tx.rows(ANY_OPEN_PARTITION, run_id=run_id)
 
 
 def has_live_jobs(tx: Transaction, run: RunLook) -> bool:
-    """Whether the jobs are there that plan, consolidate or sweep it."""
+    """Whether the jobs that plan, consolidate or sweep the run are there."""
     if run.at is RunState.APPLYING and run.shards:
         now = find_run(tx, run.id)
-        ids = [shard_id(now, number) for number in range(max(now.shards, MOST_SHARDS))]
-        return int(tx.first(COUNT_LIVE_JOBS, ids=ids) or 0) >= now.shards
+        return int(tx.first(COUNT_LIVE_JOBS, ids=_shards_of(now)) or 0) >= now.shards
     return run.job_id is not None and bool(tx.first(COUNT_LIVE_JOBS, ids=[run.job_id]))
 
 
@@ -272,8 +138,137 @@ def still_for(tx: Transaction, run_id: str) -> timedelta:
     return timedelta(microseconds=max(0, min(int(run), int(run if partitions is None else partitions))))
 
 
+# Repairs: a job that should move a run is missing. It may have died, been cancelled, or vanished with a restored backup.
+
+LOCK_LIVE_JOBS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
+LOCK_ENDED_JOBS = sql("""
+    SELECT state, last_error, id FROM stepfast_archive WHERE id {any_of:ids} AND state IN ('dead', 'cancelled', 'done')
+     ORDER BY id {for_update}
+""")
+FORGET_SHARDS = sql("""
+    UPDATE stepfast_run SET shards = 0, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0
+""")
+
+
+class MissingJob(NamedTuple):
+    """A job that no longer lives, although a partition or a run waits for it."""
+
+    gave_up: (
+        bool  # it is dead, or was cancelled; False: it ended or vanished, and another one may do its work
+    )
+    error: str = ""
+
+
+def repair_partition(tx: Transaction, declared: Declaration, partition_id: str) -> WatchdogAct | None:
+    """Fail an open partition whose job gave up; if the job was lost, enqueue another one where it stopped."""
+    seen = find_partition(tx, partition_id)
+    if seen is None or not seen.is_open:
+        return None
+    missing = missing_job(tx, [seen.job_id] if seen.job_id else [])
+    now = lock_partition(tx, partition_id)
+    if now is None or not now.is_open or (now.job_id, now.epoch) != (seen.job_id, seen.epoch):
+        return None
+    if missing is None:
+        return None
+    if missing.gave_up:
+        return _fail_partition(tx, declared, now, missing.error)
+    run = find_run(tx, now.run_id)
+    if run.at is not RunState.FETCHING:
+        return None
+    renew_jobs(tx, declared, run, [now])
+    return WatchdogAct.RESUMED
+
+
+def repair_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
+    """Fail a run whose planning, consolidation or sweep gave up; if its job was lost, enqueue another one."""
+    seen = find_run(tx, run_id)
+    missing = missing_job(tx, _moving_jobs(seen))
+    run = lock_run(tx, run_id)
+    if _stage(run) != _stage(seen) or run.ended_at is not None or missing is None:
+        return None
+    if missing.gave_up:
+        return WatchdogAct.FAILED if job_died(tx, run, missing.error) else None
+    match run.at:
+        case RunState.PLANNING:
+            enqueue_run_job(tx, declared, run, "plan")
+        case RunState.APPLYING:
+            tx.run(FORGET_SHARDS, id=run.id, epoch=run.epoch, round=run.rounds)
+            begin_consolidation(tx, declared, run)
+        case RunState.SWEEPING:
+            enqueue_run_job(tx, declared, run, "sweep")
+        case _:
+            return None
+    return WatchdogAct.RESUMED
+
+
+def repair_completion(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
+    """Go on with a run whose last partition has ended, if that was missed."""
+    end_fetching(tx, declared, run_id)
+    return None if find_run(tx, run_id).at is RunState.FETCHING else WatchdogAct.EVALUATED
+
+
+def missing_job(tx: Transaction, ids: list[str]) -> MissingJob | None:
+    """Whether these jobs no longer live; None: one does. Their rows are locked, so that no one revives or ends meanwhile."""
+    live = tx.rows(LOCK_LIVE_JOBS, ids=ids) if ids else []
+    ended = tx.rows(LOCK_ENDED_JOBS, ids=ids) if ids else []
+    for state, error, job_id in ended:
+        if state == "dead":
+            return MissingJob(gave_up=True, error=str(error or "unknown"))
+        if state == "cancelled":
+            return MissingJob(gave_up=True, error=f"job {job_id} was cancelled: {error or 'nobody said why'}")
+    return None if live else MissingJob(gave_up=False)
+
+
+def _moving_jobs(run: Run) -> list[str]:
+    """The jobs that move the whole run on: one, or the shards of a round of consolidation."""
+    if run.at is RunState.APPLYING and run.shards:
+        return _shards_of(run)
+    return [run.job_id] if run.job_id else []
+
+
+def _shards_of(run: Run) -> list[str]:
+    return [shard_id(run, number) for number in range(max(run.shards, MOST_SHARDS))]
+
+
+def _stage(run: Run) -> tuple[object, ...]:
+    """What changes when a run is moved on."""
+    return run.at, run.epoch, run.rounds, run.shards, run.job_id
+
+
+def _fail_partition(
+    tx: Transaction, declared: Declaration, partition: Partition, error: str
+) -> WatchdogAct | None:
+    if not end_partition(tx, partition, PartitionState.FAILED, error):
+        return None
+    if partition.debt_id is not None:
+        count_try(tx, declared.name, partition.debt_id)
+    partition_ended(
+        tx,
+        declared,
+        partition.run_id,
+        PartitionState.FAILED,
+        seen=partition.seen,
+        rejected=partition.rejected,
+    )
+    if declared.broker is not None:
+        run = find_run(tx, partition.run_id)
+        announce_end(tx, declared, run, partition.moved(state=PartitionState.FAILED), error)
+    return WatchdogAct.FAILED
+
+
+# Stalls: a run that nothing moves is marked, and an alert is raised; it goes on by itself as soon as something moves.
+
+# `updated_at` stays: it says when the run moved last, and so when it moves again.
+STALL_RUN = sql("""
+    UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = :reason
+     WHERE id = :id AND state = :source AND epoch = :epoch
+""")
+PAUSED_QUEUE = sql("SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL")
+
+
 def stall_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
-    """Say that a run stands still. One that waits for its source does not: that is told by itself."""
+    """Mark a run that stands still as stalled. A run that waits for its source is not: the breaker raises that alert."""
     run = lock_run(tx, run_id)
     still = still_for(tx, run_id)
     if run.ended_at is not None or run.state is RunState.STALLED or still < declared.stall_after:
@@ -290,17 +285,36 @@ def stall_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAc
 
 
 def _waits_for_source(tx: Transaction, feed: str) -> bool:
-    """Whether it is paused, or was a moment ago; trouble that nobody asks about any more is no reason."""
+    """Whether the feed is paused, or was a moment ago; a pause after which no step has asked again is no reason."""
     row = find_feed(tx, feed)
     return row.paused_until is not None and row.paused_until + micros(LONGEST_PAUSE) > row.now
 
 
 def unstall_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
-    """A stalled run in which something has moved is where it was."""
+    """Move a stalled run back to the state it was in, if something in it has moved."""
     run = lock_run(tx, run_id)
     if run.state is not RunState.STALLED or still_for(tx, run_id) >= declared.stall_after:
         return None
     return WatchdogAct.MOVED if move_run(tx, run, run.at) else None
+
+
+# Alerts about feeds.
+
+MANY_DEAD_JOBS: Final = 10  # of a feed in an hour
+LATELY: Final = timedelta(hours=1)
+EVER: Final = timedelta(days=36_500)
+
+WATERMARK_AGE = sql("""
+    SELECT {now} + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM stepfast_run r WHERE r.feed = f.id))
+      FROM stepfast_feed f WHERE f.id = :feed
+""")
+COUNT_DEAD_JOBS = sql("""
+    SELECT count(*) FROM stepfast_archive WHERE state = 'dead' AND finished_at > {now} - :age AND kind {any_of:kinds}
+""")
+LAST_DEAD_ERROR = sql("""
+    SELECT last_error FROM stepfast_archive WHERE state = 'dead' AND kind {any_of:kinds}
+     ORDER BY finished_at DESC LIMIT 1
+""")
 
 
 def watermark_age(tx: Transaction, feed: str) -> timedelta | None:
@@ -316,7 +330,7 @@ def is_watermark_old(tx: Transaction, declared: Declaration) -> bool:
 
 
 def alert_old_watermark(tx: Transaction, declared: Declaration) -> bool:
-    """Tell, once in a while, that what was read last is too old."""
+    """Raise an alert, once in a while, if the watermark is older than the feed allows."""
     age = watermark_age(tx, declared.name)
     if not is_watermark_old(tx, declared) or age is None or declared.fresh_within is None:
         return False
@@ -324,13 +338,13 @@ def alert_old_watermark(tx: Transaction, declared: Declaration) -> bool:
 
 
 def many_jobs_died(tx: Transaction, declared: Declaration) -> bool:
-    return _died(tx, declared, LATELY) >= GROWING
+    return _died(tx, declared, LATELY) >= MANY_DEAD_JOBS
 
 
 def alert_dead_jobs(tx: Transaction, declared: Declaration) -> bool:
-    """Tell, once in a while, that the jobs of a feed die."""
+    """Raise an alert, once in a while, if many jobs of the feed have died."""
     new, total = _died(tx, declared, LATELY), _died(tx, declared, EVER)
-    if new < GROWING:
+    if new < MANY_DEAD_JOBS:
         return False
     error = tx.first(LAST_DEAD_ERROR, kinds=_kinds(declared))
     return alerts.dead_letters_growing(tx, declared.name, new, total, error)
@@ -344,12 +358,8 @@ def _kinds(declared: Declaration) -> list[str]:
     return [kind_of(declared.name, part) for part in FEED_JOBS]
 
 
-def _glance(*row: Any) -> RunLook:
-    run_id, feed, state, stalled_in, shards, job_id, still = row
-    stalled = None if stalled_in is None else RunState(stalled_in)
-    span = timedelta(microseconds=max(0, int(still)))
-    return RunLook(run_id, feed, RunState(state), stalled, int(shards), job_id, span)
-
+# Pruning: found by walking along keys, and forgotten in batches: no statement takes long, however many rows there are.
+# Raw rows, target rows, quarantine and debts are not touched: they belong to the feed.
 
 PRUNING_BATCH: Final = 5_000
 
@@ -398,7 +408,7 @@ class Pruned:
 
 
 def next_unneeded_seen(tx: Transaction, after: str = "") -> str | None:
-    """The next partition, in the order of ids, whose seen rows nobody needs."""
+    """The next partition, in the order of ids, whose seen rows are not needed any more."""
     while (found := tx.first(NEXT_SEEN, after=after)) is not None:
         if not tx.rows(IS_SEEN_NEEDED, id=found):
             return str(found)
@@ -407,7 +417,7 @@ def next_unneeded_seen(tx: Transaction, after: str = "") -> str | None:
 
 
 def forget_seen(tx: Transaction, partition_id: str, limit: int = PRUNING_BATCH) -> Pruned:
-    """One batch of what a partition has seen, if nobody needs it; in the order of its key, like those who write it."""
+    """Forget one batch of the seen rows of a partition, if they are not needed; in the order of the key, as they are written."""
     if tx.rows(IS_SEEN_NEEDED, id=partition_id):
         return Pruned()
     until = tx.first(END_OF_SEEN_BATCH, id=partition_id, limit=limit)
@@ -418,13 +428,13 @@ def forget_seen(tx: Transaction, partition_id: str, limit: int = PRUNING_BATCH) 
 
 
 def oldest_ended_run(tx: Transaction, age: int) -> str | None:
-    """A run that ended longer ago than `age`."""
+    """The run that ended first, if longer ago than `age`."""
     found = tx.first(FIND_OLD_RUN, age=age)
     return None if found is None else str(found)
 
 
 def forget_run(tx: Transaction, run_id: str, limit: int = PRUNING_BATCH) -> Pruned:
-    """One batch of an old run: pages, then their partition, and the run itself when it has none."""
+    """Forget one batch of an old run: pages, then their partition, and the run itself when it has none."""
     found = tx.rows(PARTITIONS_TO_FORGET, run_id=run_id, limit=1)
     if not found:
         return Pruned(tx.run(FORGET_RUN, id=run_id))

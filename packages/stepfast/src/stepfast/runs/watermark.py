@@ -25,47 +25,7 @@ if TYPE_CHECKING:
     from stepfast.runs.run import Run
 
 
-# The watermark as a small JSON document for others, in the shape that operators know.
-#
-# It is staged in the transaction that moves the watermark, and written by the relay after the commit. The database
-# stays the truth: what somebody writes into the document moves nothing.
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatermarkDocument:
-    """A watermark as it was after one move."""
-
-    feed: str
-    watermark: int
-    run_id: str | None  # the last run that moved it
-    completed_at: int
-    version: int  # which move it was
-
-    def to_json(self) -> str:
-        document = {
-            "lastUpdatedAt": _written(self.watermark),
-            "lastRunId": self.run_id,
-            "lastRunCompletedAt": _written(self.completed_at),
-        }
-        return msgspec.json.encode(document).decode()
-
-
-def export(tx: Transaction, address: str, it: WatermarkDocument) -> None:
-    """Have it written there after the commit, after all earlier ones and never over a newer one."""
-    stage(
-        tx,
-        export_message(
-            address, it.to_json(), owner=f"feed {it.feed}", version=it.version, made_at=it.completed_at
-        ),
-    )
-
-
-def _written(at: int) -> str:
-    """2024-01-16T02:00:00Z; a fraction only if there is one."""
-    return moment(at).isoformat().replace("+00:00", "Z")
-
-
-# `version` counts the moves, and is the guard: who read another one decided about another watermark.
+# `version` counts the moves, and is the guard: it shows that the watermark is the one that was read.
 MOVE_WATERMARK = sql("""
     UPDATE stepfast_feed
        SET watermark = :watermark, version = version + 1, last_run = :run_id, last_took = :took,
@@ -79,7 +39,7 @@ SET_WATERMARK = sql("""
 
 
 def advance_watermark(tx: Transaction, declared: Declaration, run: Run) -> int | None:
-    """Move it to the end of a run's window; returns where it is now. None: this run does not move it.
+    """Move the watermark to the end of a run's window; returns where it is now. None: this run does not move it.
 
     The caller completes the run in this transaction, and holds its row.
     """
@@ -105,29 +65,14 @@ def advance_watermark(tx: Transaction, declared: Declaration, run: Run) -> int |
 
 
 def leaves_a_gap(watermark: int | None, window_from: int | None) -> bool:
-    """Whether a run that began there has skipped something: an operator set the watermark back after it had begun."""
+    """Whether the run began behind the watermark: an operator set it back after the run had begun."""
     return window_from is not None and (watermark is None or watermark < window_from)
 
 
 def set_watermark(tx: Transaction, row: FeedRow, watermark: int) -> None:
-    """Where an operator wants it. The caller holds the feed's row, and has looked whether a run is active."""
+    """Set the watermark where an operator wants it. The caller holds the feed's row; no run of the feed is active."""
     _require(tx.run(SET_WATERMARK, feed=row.feed, version=row.version, watermark=watermark), row.feed)
     _export(tx, row.export_to, row, watermark, row.last_run)
-
-
-def _export(tx: Transaction, address: str | None, row: FeedRow, watermark: int, run_id: str | None) -> None:
-    if address is not None:
-        export(
-            tx,
-            address,
-            WatermarkDocument(
-                feed=row.feed,
-                watermark=watermark,
-                run_id=run_id,
-                completed_at=row.now,
-                version=row.version + 1,
-            ),
-        )
 
 
 def _require(moved: int, feed: str) -> None:
@@ -135,3 +80,57 @@ def _require(moved: int, feed: str) -> None:
         raise StateError(
             f"the watermark of feed {feed} was moved by somebody else meanwhile; nothing was done"
         )
+
+
+# The export: the watermark as a small JSON document for others, in the shape that operators know.
+#
+# It is staged in the transaction that moves the watermark, and written by the relay after the commit. The database
+# stays the truth: what is written into the document by others moves nothing.
+
+
+def _export(tx: Transaction, address: str | None, row: FeedRow, watermark: int, run_id: str | None) -> None:
+    if address is not None:
+        document = WatermarkDocument(
+            feed=row.feed,
+            watermark=watermark,
+            run_id=run_id,
+            completed_at=row.now,
+            version=row.version + 1,
+        )
+        export(tx, address, document)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatermarkDocument:
+    """The watermark of a feed as it was after one move."""
+
+    feed: str
+    watermark: int
+    run_id: str | None  # the last run that moved it
+    completed_at: int
+    version: int  # which move it was
+
+    def to_json(self) -> str:
+        document = {
+            "lastUpdatedAt": _written(self.watermark),
+            "lastRunId": self.run_id,
+            "lastRunCompletedAt": _written(self.completed_at),
+        }
+        return msgspec.json.encode(document).decode()
+
+
+def export(tx: Transaction, address: str, document: WatermarkDocument) -> None:
+    """Stage the document: it is written after the commit, after all earlier ones and never over a newer one."""
+    message = export_message(
+        address,
+        document.to_json(),
+        owner=f"feed {document.feed}",
+        version=document.version,
+        made_at=document.completed_at,
+    )
+    stage(tx, message)
+
+
+def _written(at: int) -> str:
+    """2024-01-16T02:00:00Z; a fraction only if there is one."""
+    return moment(at).isoformat().replace("+00:00", "Z")
