@@ -73,7 +73,7 @@ def text(value: Any) -> str | None:
 
 
 def word(value: Any) -> str | None:
-    """The same in capitals, as the source's enums are. A value that nobody has told us of is kept."""
+    """The word in capitals, as the source's enums are. An unknown value is kept."""
     if isinstance(value, str) and len(value) <= SHORT:
         return _capitals(value)
     found = text(value)
@@ -118,7 +118,7 @@ def glow(value: Any) -> str | None:
 
 
 def availability(value: Any) -> str:
-    """Whether it can be bought. A word that nobody has told us of never means that it can."""
+    """Whether the stone can be bought. An unknown word never means that it can."""
     found = word(value) or ""
     known = AVAILABILITIES.get(found)
     if known is not None:

@@ -1,4 +1,4 @@
-"""How good a stone is, from 1 to 10: the first rule that it meets decides, and who meets none gets the fallback."""
+"""How good a stone is, from 1 to 10: the first rule that it meets decides, else the fallback."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _compatible(one: PricingRule, other: PricingRule) -> bool:
 
 
 def _gaps(rules: Sequence[PricingRule], present: AbstractSet[tuple[str, StoneType]]) -> Iterator[str]:
-    """Who writes rules for a feed means all prices of it; who writes some for any feed means all of those."""
+    """Rules for one feed must cover all its prices; rules for any feed must cover all prices of all feeds."""
     for kind in StoneType:
         feeds: set[str | None] = {it.feed for it in rules if it.stone_type in {None, kind}}
         feeds |= {feed for feed, stones in present if stones is kind and None not in feeds}

@@ -1,4 +1,4 @@
-"""A diamond as we know it, whoever sells it: the canonical row, before it is priced."""
+"""The canonical row of a diamond, the same for all sources, before it is priced."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _facts(feed: str, plan: Plan) -> dict[str, Any]:
 
 @contextmanager
 def _counting() -> Iterator[Callable[[int], None]]:
-    """Says on stderr how far it is, while somebody watches: nobody knows in advance how many counts it takes."""
+    """Show on a terminal how many ranges were counted; how many it will be is not known in advance."""
     screen = console(err=True)
     if not screen.is_terminal:
         yield lambda _: None

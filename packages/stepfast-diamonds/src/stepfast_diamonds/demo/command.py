@@ -106,7 +106,7 @@ def demo(
         raise typer.BadParameter(
             f"{transport!r} is none of {', '.join(TRANSPORTS)}", param_hint="--transport"
         )
-    story = DemoOptions(
+    options = DemoOptions(
         stones=stones,
         workers=workers,
         kill=not no_kill,
@@ -121,7 +121,7 @@ def demo(
     # Like Ctrl-C: all that was started is ended on the way out.
     before = signal.signal(signal.SIGTERM, _end)
     try:
-        clean = run_demo(story)
+        clean = run_demo(options)
     except KeyboardInterrupt:
         typer.echo("\nstopped; nothing is running any more", err=True)
         raise typer.Exit(130) from None

@@ -1,4 +1,4 @@
-"""Kill a worker in the middle of a page, and find out what becomes of what it held.
+"""Kill a worker in the middle of a page, and find out which workers take over what it held.
 
 It is stopped first, so that it cannot finish a page between the look and the kill. What a page leaves behind is one
 commit, so a partition that is running and leased is between two commits: in the middle of a page.
@@ -52,7 +52,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Crash:
-    """Who died, when by the database's clock, and what it held."""
+    """The worker that was killed, when by the database's clock, and what it held."""
 
     worker: str
     pid: int
@@ -76,7 +76,7 @@ def busiest(tx: Transaction) -> str | None:
 
 
 def kill(app: Stepfast, workers: Workers) -> Crash | None:
-    """SIGKILL to the busiest; None if nobody is in the middle of a page just now."""
+    """Send SIGKILL to the busiest worker; None if none is in the middle of a page just now."""
     with app.reading() as tx:
         name = busiest(tx)
     if name is None or not name.startswith("worker-"):

@@ -57,41 +57,43 @@ class DemoOptions:
     transport: str | None = None
 
 
-def run_demo(story: DemoOptions) -> bool:
+def run_demo(options: DemoOptions) -> bool:
     """Run the demo; True if the table and the source are the same in the end."""
     screen = DemoScreen()
     screen.title(
-        f"Stepfast demo: {story.stones:,} diamonds, {_workers_text(story.workers)}{', one kill -9' if story.kill else ''}"
+        f"Stepfast demo: {options.stones:,} diamonds, {_workers_text(options.workers)}{', one kill -9' if options.kill else ''}"
     )
-    place = choose_place(story.directory, story.database)
+    place = choose_place(options.directory, options.database)
     with ExitStack() as stack:
-        stack.callback(leave_place, place, keep=story.keep)
-        source = stack.enter_context(_source(screen, story))
+        stack.callback(leave_place, place, keep=options.keep)
+        source = stack.enter_context(_source(screen, options))
         app = stack.enter_context(_database(screen, place, source))
         environment = worker_environment(place.url, source.account, os.environ)
-        if story.transport is not None:
-            environment |= stack.enter_context(_broker(screen, story.transport))
-        workers = stack.enter_context(_started(screen, story, place, environment))
-        full = _full(screen, story, app, source, workers)
+        if options.transport is not None:
+            environment |= stack.enter_context(_broker(screen, options.transport))
+        workers = stack.enter_context(_started(screen, options, place, environment))
+        full = _full(screen, options, app, source, workers)
         incremental = None if full is None else _incremental(screen, app, source, workers)
         if full is None or incremental is None:
-            show_next_commands(screen, place, keep=story.keep)
+            show_next_commands(screen, place, keep=options.keep)
             return False
         found = _comparison(screen, app, source)
         show_comparison(screen, found)
         show_rates(screen, (full, incremental), source.statistics())
-        if story.transport is not None:
+        if options.transport is not None:
             show_messages(screen, app)
-        show_next_commands(screen, place, keep=story.keep)
+        show_next_commands(screen, place, keep=options.keep)
         return found.clean
 
 
 @contextmanager
-def _source(screen: DemoScreen, story: DemoOptions) -> Iterator[DemoSource]:
+def _source(screen: DemoScreen, options: DemoOptions) -> Iterator[DemoSource]:
     screen.chapter("The source")
-    with running_source(story.stones, port=story.port, seed=story.seed, faults=story.faults) as source:
+    with running_source(
+        options.stones, port=options.port, seed=options.seed, faults=options.faults
+    ) as source:
         screen.say(
-            f"a simulator of Nivoda's API serves {story.stones:,} stones at {source.account.url} (pid {source.pid})"
+            f"a simulator of Nivoda's API serves {options.stones:,} stones at {source.account.url} (pid {source.pid})"
         )
         screen.more(
             "it behaves like the real one on a bad day: pages come short, ties are shuffled, answers break off"
@@ -119,20 +121,20 @@ def _broker(screen: DemoScreen, transport: str) -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def _started(
-    screen: DemoScreen, story: DemoOptions, place: DemoPlace, environment: dict[str, str]
+    screen: DemoScreen, options: DemoOptions, place: DemoPlace, environment: dict[str, str]
 ) -> Iterator[Workers]:
-    with running_workers(story.workers, place.folder, environment) as workers:
+    with running_workers(options.workers, place.folder, environment) as workers:
         pids = ", ".join(str(it.pid) for it in workers.all)
-        screen.say(f"{_workers_text(story.workers)} started: pids {pids}; their logs are in {place.folder}")
+        screen.say(f"{_workers_text(options.workers)} started: pids {pids}; their logs are in {place.folder}")
         yield workers
 
 
 def _full(
-    screen: DemoScreen, story: DemoOptions, app: Stepfast, source: DemoSource, workers: Workers
+    screen: DemoScreen, options: DemoOptions, app: Stepfast, source: DemoSource, workers: Workers
 ) -> RunReport | None:
     screen.chapter("A full sync, while the source goes on selling")
     source.live()
-    watcher = CrashWatcher(screen, app, workers) if story.kill else None
+    watcher = CrashWatcher(screen, app, workers) if options.kill else None
     done = _run_to_end(screen, app, source, workers, None if watcher is None else watcher.look)
     if watcher is not None:
         watcher.end()

@@ -79,7 +79,7 @@ def _choice(trait: Trait, values: tuple[Any, ...]) -> Callable[[Offer], Any]:
 
 @dataclass(frozen=True)
 class Constant:
-    """What is the same for every stone; whoever builds answers need not ask."""
+    """A value that is the same for every stone: answers are built without calling it."""
 
     value: Any
 

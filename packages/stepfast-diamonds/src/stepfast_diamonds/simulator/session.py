@@ -1,4 +1,4 @@
-"""Who is asking: logins, tokens that look like JWTs, their expiry and their revocation."""
+"""Sessions of clients: logins, tokens that look like JWTs, their expiry and their revocation."""
 
 from __future__ import annotations
 
@@ -150,11 +150,11 @@ class Throttle:
         self._under_way: dict[str, int] = {}
 
     def wall(self, address: str, now: float) -> float:
-        """Seconds for which the firewall lets nobody through from here."""
+        """Seconds for which the firewall refuses this address."""
         return max(0.0, self._walls.get(address, 0.0) - now)
 
     def admit(self, names: list[str], address: str, now: float, knobs: Knobs) -> float:
-        """0, or the seconds to wait. Whoever is refused by the firewall meets it for a while, whatever he does."""
+        """0, or the seconds to wait. An address that the firewall refused is refused for a while in any case."""
         wait = 0.0
         if knobs.requests_per_s:
             for name in names:

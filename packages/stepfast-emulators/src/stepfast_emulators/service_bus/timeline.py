@@ -1,4 +1,4 @@
-"""The broker's clock, and what is to happen at which time. A test moves it; nobody sleeps for a lock to expire."""
+"""The broker's clock, and what is to happen at which time. A test moves it instead of sleeping until a lock expires."""
 
 from __future__ import annotations
 
