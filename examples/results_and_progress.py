@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from stepfast import JobCancelledError, Retry, Step, Stepfast
-from stepfast.results.watch import Ended, Logged, Progressed, StateChanged
+from stepfast.reports import Ended, Logged, Progressed, StateChanged
 
 app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stepfast import Reject, Step, Stepfast
-from stepfast.outbox.messages import MessageState
+from stepfast.reports import MessageState
 from stepfast.webhooks import NotificationSettings, new_secret, verify
 
 SECRET = new_secret()

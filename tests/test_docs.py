@@ -83,13 +83,10 @@ def test_every_block_of_python_is_python(page: Path) -> None:
         ast.parse(block.text, f"{named(page)}:{block.line}")
 
 
-WAITING = ("stepfast.admin.quarantine", "stepfast.results.watch")  # for a public home
-
-
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_the_code_of_a_page_imports_public_modules_only(page: Path) -> None:
     for block in blocks(page, "python"):
-        private = [it for it in private_imports(block.text, DOCUMENTED) if it not in WAITING]
+        private = private_imports(block.text, DOCUMENTED)
         assert private == [], f"{named(page)}:{block.line} imports {private}, which users must not rely on"
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from stepfast.jobs.rescue import Rescued
     from stepfast.jobs.state import JobState
     from stepfast.outbox.messages import Channel, MessageState
+    from stepfast.results.watch import Ended, Logged, Progressed, StateChanged
     from stepfast.runs.partitioning.contract import Estimate
     from stepfast.runs.quarantine import QuarantineState
     from stepfast.runs.run import PartitionState, RunKind, RunState
@@ -57,6 +58,7 @@ __all__ = [
     "DestinationReport",
     "EncryptionKey",
     "EndWebhook",
+    "Ended",
     "Entries",
     "EntryDetail",
     "EntryGroup",
@@ -76,6 +78,7 @@ __all__ = [
     "Level",
     "LimitReport",
     "LogLine",
+    "Logged",
     "MessageDetail",
     "MessageState",
     "MessageSummary",
@@ -84,6 +87,7 @@ __all__ = [
     "PartitionReport",
     "PartitionState",
     "PlannedPartition",
+    "Progressed",
     "Quarantine",
     "QuarantineState",
     "QueueReport",
@@ -106,6 +110,7 @@ __all__ = [
     "ScheduleReport",
     "Schedules",
     "Sent",
+    "StateChanged",
     "SweepReport",
     "SweepState",
     "TaskDetail",
@@ -150,6 +155,7 @@ _HOMES: Final = {
     "stepfast.jobs.rescue": ("Rescued",),
     "stepfast.jobs.state": ("JobState",),
     "stepfast.outbox.messages": ("Channel", "MessageState"),
+    "stepfast.results.watch": ("Ended", "Logged", "Progressed", "StateChanged"),
     "stepfast.runs.partitioning.contract": ("Estimate",),
     "stepfast.runs.quarantine": ("QuarantineState",),
     "stepfast.runs.run": ("PartitionState", "RunKind", "RunState"),
