@@ -62,59 +62,27 @@ UPDATE stepfast_debt SET state = 'open', tries = 0, closed_by = NULL, closed_at 
 -- admin.doctor.broker.FEEDS
 SELECT count(*) FROM stepfast_feed
 
--- admin.doctor.examination.OVERDUE
-SELECT count(*), COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - ready_at), 0) FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- admin.doctor.examination.SUSPECTS
-SELECT COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - ready_at), 0) FROM stepfast_job WHERE state = 'suspect'
-
--- admin.doctor.examination.UNKNOWN_KINDS
-SELECT kind, count(*) FROM stepfast_job
- WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%' GROUP BY kind ORDER BY kind
-
--- admin.doctor.examination.WAIT_FOR_THE_DEAD
-SELECT count(DISTINCT d.child_id), min(d.parent_id)
-  FROM stepfast_archive a JOIN stepfast_dependency d ON d.parent_id = a.id
- WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
-
--- admin.doctor.examination.DEAD
-SELECT count(*) FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL
-
--- admin.doctor.examination.STUCK
-SELECT count(DISTINCT o.destination) FROM stepfast_outbox o
- WHERE o.state = 'waiting' AND o.due_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :overdue
-   AND NOT EXISTS (SELECT 1 FROM stepfast_outbox h
-                    WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
-   AND NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = o.destination AND d.leased_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-
--- admin.doctor.examination.WAITING_FOR_SETTINGS
-SELECT count(*), max(last_error) FROM stepfast_outbox
- WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
-
--- admin.doctor.examination.UNTOLD
-SELECT count(*) FROM stepfast_alert WHERE notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :overdue
-
--- admin.doctor.mariadb.VERSION
+-- admin.doctor.mariadb.SERVER_VERSION
 SELECT version()
 
--- admin.doctor.mariadb.VARIABLES
+-- admin.doctor.mariadb.SERVER_VARIABLES
 SHOW GLOBAL VARIABLES WHERE variable_name IN ('innodb_flush_log_at_trx_commit', 'max_connections', 'read_only',
                                               'sql_mode', 'max_allowed_packet')
 
--- admin.doctor.mariadb.ISOLATION
+-- admin.doctor.mariadb.SESSION_ISOLATION
 SHOW SESSION VARIABLES WHERE variable_name IN ('tx_isolation', 'transaction_isolation')
 
--- admin.doctor.mariadb.CONNECTED
+-- admin.doctor.mariadb.COUNT_CONNECTIONS
 SHOW GLOBAL STATUS LIKE 'Threads_connected'
 
--- admin.doctor.mariadb.SESSIONS
+-- admin.doctor.mariadb.OLD_SESSIONS
 SELECT t.trx_mysql_thread_id, p.user, p.host, p.command, TIMESTAMPDIFF(SECOND, t.trx_started, NOW()),
        COALESCE(t.trx_query, p.info, ''), t.trx_rows_locked + t.trx_rows_modified
   FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
  WHERE p.db = database() AND p.id <> connection_id() AND TIMESTAMPDIFF(SECOND, t.trx_started, NOW()) >= :age
  ORDER BY t.trx_started
 
--- admin.doctor.mariadb.BLOCKERS
+-- admin.doctor.mariadb.BLOCKING_SESSIONS
 SELECT t.trx_mysql_thread_id, count(*)
   FROM information_schema.innodb_lock_waits w
   JOIN information_schema.innodb_locks l ON l.lock_id = w.blocking_lock_id
@@ -122,16 +90,16 @@ SELECT t.trx_mysql_thread_id, count(*)
  WHERE l.lock_table LIKE '%`stepfast%'
  GROUP BY t.trx_mysql_thread_id
 
--- admin.doctor.postgresql.SETTINGS
+-- admin.doctor.postgresql.SERVER_SETTINGS
 SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS INTEGER),
        current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
        current_setting('autovacuum'), pg_is_in_recovery()
 
--- admin.doctor.postgresql.CONNECTIONS
+-- admin.doctor.postgresql.COUNT_CONNECTIONS
 SELECT count(*), CAST(current_setting('max_connections') AS INTEGER)
   FROM pg_stat_activity WHERE backend_type = 'client backend'
 
--- admin.doctor.postgresql.SESSIONS
+-- admin.doctor.postgresql.OLD_SESSIONS
 SELECT a.pid, COALESCE(a.usename, '?'), COALESCE(a.application_name, ''), COALESCE(a.state, ''),
        CAST(extract(epoch FROM clock_timestamp() - a.xact_start) AS DOUBLE PRECISION), COALESCE(a.query, ''),
        EXISTS (SELECT 1 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
@@ -144,23 +112,55 @@ SELECT a.pid, COALESCE(a.usename, '?'), COALESCE(a.application_name, ''), COALES
    AND a.xact_start < clock_timestamp() - CAST(:age AS INTEGER) * interval '1 second'
  ORDER BY a.xact_start
 
--- admin.doctor.postgresql.PREPARED
+-- admin.doctor.postgresql.PREPARED_TRANSACTIONS
 SELECT gid, owner, CAST(extract(epoch FROM clock_timestamp() - prepared) AS DOUBLE PRECISION)
   FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
 
--- admin.doctor.postgresql.DEAD_ROWS
+-- admin.doctor.postgresql.TABLES_WITH_DEAD_ROWS
 SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
  WHERE relname LIKE 'stepfast%' AND n_dead_tup > :most AND n_dead_tup > 2 * n_live_tup
  ORDER BY n_dead_tup DESC
 
--- admin.doctor.sqlite.VERSION
+-- admin.doctor.sqlite.SQLITE_VERSION
 SELECT sqlite_version()
 
--- admin.doctor.sqlite.JOURNAL
+-- admin.doctor.sqlite.JOURNAL_MODE
 PRAGMA journal_mode
 
 -- admin.doctor.sqlite.SYNCHRONOUS
 PRAGMA synchronous
+
+-- admin.doctor.work.OVERDUE_JOBS
+SELECT count(*), COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - ready_at), 0) FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- admin.doctor.work.LONGEST_SUSPECT
+SELECT COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - ready_at), 0) FROM stepfast_job WHERE state = 'suspect'
+
+-- admin.doctor.work.JOBS_OF_UNKNOWN_KINDS
+SELECT kind, count(*) FROM stepfast_job
+ WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%' GROUP BY kind ORDER BY kind
+
+-- admin.doctor.work.WAITING_FOR_DEAD_JOBS
+SELECT count(DISTINCT d.child_id), min(d.parent_id)
+  FROM stepfast_archive a JOIN stepfast_dependency d ON d.parent_id = a.id
+ WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
+
+-- admin.doctor.work.COUNT_DEAD_MESSAGES
+SELECT count(*) FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL
+
+-- admin.doctor.work.STUCK_DESTINATIONS
+SELECT count(DISTINCT o.destination) FROM stepfast_outbox o
+ WHERE o.state = 'waiting' AND o.due_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :overdue
+   AND NOT EXISTS (SELECT 1 FROM stepfast_outbox h
+                    WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
+   AND NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = o.destination AND d.leased_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- admin.doctor.work.MESSAGES_WITHOUT_SETTINGS
+SELECT count(*), max(last_error) FROM stepfast_outbox
+ WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+
+-- admin.doctor.work.COUNT_UNTOLD_ALERTS
+SELECT count(*) FROM stepfast_alert WHERE notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :overdue
 
 -- admin.encryption.ENCRYPTED_JOBS
 SELECT id, kind, fence, payload, cursor_json FROM stepfast_job
@@ -403,7 +403,7 @@ SELECT a.queue, r.started_at FROM stepfast_run r JOIN stepfast_archive a ON a.id
 -- admin.rows.NOW
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- admin.run_reports.LIST
+-- admin.run_reports.LIST_RUNS
    SELECT 
    r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
    r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
@@ -414,7 +414,7 @@ FROM stepfast_run r
     WHERE (:any_feed = 1 OR r.feed = :feed) AND (:active = 0 OR r.ended_at IS NULL)
     ORDER BY r.started_at DESC, r.id DESC LIMIT :limit
 
--- admin.run_reports.ONE
+-- admin.run_reports.ONE_RUN
 SELECT 
     r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
     r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
@@ -423,11 +423,11 @@ SELECT
     r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
  FROM stepfast_run r WHERE r.id = :id
 
--- admin.run_reports.NEWEST
+-- admin.run_reports.NEWEST_RUN
 SELECT id FROM stepfast_run WHERE :any_feed = 1 OR feed = :feed
  ORDER BY CASE WHEN :prefer_active = 1 AND ended_at IS NOT NULL THEN 1 ELSE 0 END, started_at DESC, id DESC LIMIT 1
 
--- admin.run_reports.BEGINNING
+-- admin.run_reports.RUNS_BEGINNING_WITH
 SELECT id, feed FROM stepfast_run WHERE id >= :first AND id < :beyond ORDER BY id DESC LIMIT :limit
 
 -- admin.run_reports.LIST_PARTITIONS
@@ -449,13 +449,13 @@ SELECT id, feed FROM stepfast_run WHERE id >= :first AND id < :beyond ORDER BY i
 )
      ORDER BY r.started_at DESC, p.run_id DESC, p.number LIMIT :limit
 
--- admin.run_reports.FAILED
+-- admin.run_reports.FAILED_PARTITIONS
 SELECT number, last_error FROM stepfast_partition WHERE run_id = :id AND state = 'failed' ORDER BY number
 
--- admin.run_status.STATES
+-- admin.run_status.PARTITION_STATES
 SELECT state, count(*) FROM stepfast_partition WHERE run_id = :id GROUP BY state
 
--- admin.run_status.ORPHANS
+-- admin.run_status.ORPHANED_PARTITIONS
 SELECT p.number 
       FROM stepfast_partition p
       JOIN stepfast_run r ON r.id = p.run_id
@@ -466,10 +466,10 @@ SELECT p.number
      AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))))
  AND j.id IS NULL ORDER BY p.number
 
--- admin.run_status.MOVED
+-- admin.run_status.PARTITIONS_MOVED_AT
 SELECT max(updated_at) FROM stepfast_partition WHERE run_id = :id
 
--- admin.run_status.LIVE
+-- admin.run_status.LIVE_JOBS
     SELECT j.queue, j.state, count(*), min(j.ready_at), max(j.last_error), max(j.held_by),
            sum(CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END)
       FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
@@ -479,34 +479,34 @@ SELECT max(updated_at) FROM stepfast_partition WHERE run_id = :id
             UNION SELECT s.id FROM stepfast_job s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
 GROUP BY j.queue, j.state
 
--- admin.run_status.DEAD
+-- admin.run_status.DEAD_JOBS
 SELECT count(*), max(j.last_error), max(j.queue) FROM stepfast_archive j
       JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = :run_id
             UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = :run_id
             UNION SELECT s.id FROM stepfast_archive s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
 WHERE j.state = 'dead'
 
--- admin.run_status.ENDED_QUEUE
+-- admin.run_status.QUEUE_OF_ENDED_JOB
 SELECT queue FROM stepfast_archive WHERE id = :id
 
--- admin.run_status.PAUSED
+-- admin.run_status.PAUSED_QUEUE
 SELECT paused_at, note FROM stepfast_queue WHERE id = :id AND paused_at IS NOT NULL
 
--- admin.run_status.WORKERS
+-- admin.run_status.QUEUES_OF_WORKERS
 SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- admin.run_status.DEBTS
+-- admin.run_status.COUNT_DEBTS
 SELECT count(*), COALESCE(sum(CASE WHEN tries >= :tries THEN 1 ELSE 0 END), 0)
   FROM stepfast_debt WHERE feed = :feed AND state = 'open'
 
--- admin.run_status.PENDING
+-- admin.run_status.COUNT_PENDING
 SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1
 
 -- admin.run_status.WRITTEN_LATELY
 SELECT number, name, state, seen, COALESCE(counted, estimate), requests, last_error FROM stepfast_partition
  WHERE run_id = :id AND updated_at >= :since ORDER BY number
 
--- admin.schedules.RECENT
+-- admin.schedules.RECENT_TICKS
 SELECT k.id, k.job_id, COALESCE(j.state, a.state),
        CASE WHEN COALESCE(j.created_at, a.created_at) < k.until_at - :remembered THEN 1 ELSE 0 END
   FROM stepfast_key k LEFT JOIN stepfast_job j ON j.id = k.job_id LEFT JOIN stepfast_archive a ON a.id = k.job_id

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from stepfast.admin.doctor.examination import Facts
 from stepfast.admin.doctor.finding import Finding, Level, fail, healthy, listed, ok, warn
-from stepfast.admin.doctor.work import judge
+from stepfast.admin.doctor.work import Facts, judge_work
 from stepfast.admin.workers import QueueReport, WorkerReport
 from stepfast.clock import counted, moment
 from stepfast.jobs.dead_letters import FailureGroup
@@ -36,7 +35,7 @@ MAIL = QueueReport("mail", 0, 0, 0, 0, 0, 0, 0, None, None, None)
 
 
 def look(name: str, **facts: Any) -> Finding | None:
-    found = [it for it in judge(Facts(**facts)) if it.name == name]
+    found = [it for it in judge_work(Facts(**facts)) if it.name == name]
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -47,13 +46,13 @@ def level(name: str, **facts: Any) -> Level | None:
 
 
 def test_everything_is_fine_when_nothing_is_there() -> None:
-    assert {it.level for it in judge(Facts())} == {Level.OK}
+    assert {it.level for it in judge_work(Facts())} == {Level.OK}
 
 
 def test_everything_is_fine_when_work_is_being_done() -> None:
     busy = replace(MAIL, ready=3, leased=2, oldest_ready_seconds=2.0)
 
-    assert {it.level for it in judge(Facts(workers=[ALICE], queues=[busy], leases=2))} == {Level.OK}
+    assert {it.level for it in judge_work(Facts(workers=[ALICE], queues=[busy], leases=2))} == {Level.OK}
 
 
 def test_no_worker_is_a_failure_only_if_jobs_wait() -> None:

@@ -117,7 +117,8 @@ def keys_in_use(database: Database) -> dict[str, int]:
             if not rows:
                 break
             after = rows[-1][0]
-            found.update(key for row in rows for it in row[1:] if isinstance(it, str) for key in _keys(it))
+            texts = [text for row in rows for text in row[1:] if isinstance(text, str)]
+            found.update(key for text in texts for key in _keys(text))
     return dict(found)
 
 

@@ -1,4 +1,4 @@
-"""Partitions: how far each is, who reads it, and which of them nobody reads although somebody should."""
+"""Runs and partitions in one line each; and which run a name means: an id, the beginning of one, or a feed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
 
 
-# Runs: the newest of them, and where one stands. A run is named by its id, the beginning of it, or its feed.
+MOST_NAMED: Final = 3  # runs that an ambiguous name may mean
+NO_ERROR: Final = "no error was kept"
 
-SHOWN: Final = 3  # of the runs that an ambiguous name might mean
+
+# Runs
 
 
 @dataclass(frozen=True)
@@ -66,29 +68,29 @@ class RunReport:
         return self.ended_at is None
 
 
-# The counts of planning are the run's own; those of its partitions are theirs.
-COLUMNS: Final = """
+# Requests of planning are counted in the run's row, the others in its partitions.
+RUN_REPORT_COLUMNS: Final = """
     r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
     r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
     r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM stepfast_partition p WHERE p.run_id = r.id),
     r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
     r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
 """
-LIST = sql(f"""
-    SELECT {COLUMNS} FROM stepfast_run r
+LIST_RUNS = sql(f"""
+    SELECT {RUN_REPORT_COLUMNS} FROM stepfast_run r
      WHERE (:any_feed = 1 OR r.feed = :feed) AND (:active = 0 OR r.ended_at IS NULL)
      ORDER BY r.started_at DESC, r.id DESC LIMIT :limit
 """)
-ONE = sql(f"SELECT {COLUMNS} FROM stepfast_run r WHERE r.id = :id")
-NEWEST = sql("""
+ONE_RUN = sql(f"SELECT {RUN_REPORT_COLUMNS} FROM stepfast_run r WHERE r.id = :id")
+NEWEST_RUN = sql("""
     SELECT id FROM stepfast_run WHERE :any_feed = 1 OR feed = :feed
      ORDER BY CASE WHEN :prefer_active = 1 AND ended_at IS NOT NULL THEN 1 ELSE 0 END, started_at DESC, id DESC LIMIT 1
 """)
-BEGINNING = sql("""
+RUNS_BEGINNING_WITH = sql("""
     SELECT id, feed FROM stepfast_run WHERE id >= :first AND id < :beyond ORDER BY id DESC LIMIT :limit
 """)
 
-read_report = reader(
+read_run_report = reader(
     RunReport,
     state=RunState,
     stalled_in=RunState,
@@ -104,49 +106,51 @@ read_report = reader(
 def list_runs(
     tx: Transaction, *, feed: str | None = None, active: bool = False, limit: int = 50
 ) -> list[RunReport]:
-    """The newest first."""
-    asked = {"feed": feed, "any_feed": int(feed is None), "active": int(active), "limit": limit}
-    return tx.all(LIST, read_report, **asked)
+    """Runs, the newest first."""
+    filters = {"feed": feed, "any_feed": int(feed is None), "active": int(active), "limit": limit}
+    return tx.all(LIST_RUNS, read_run_report, **filters)
 
 
 def run_report(tx: Transaction, run_id: str) -> RunReport:
-    """One, by its full id."""
-    found = tx.all(ONE, read_report, id=run_id)
+    """One run, by its full id."""
+    found = tx.all(ONE_RUN, read_run_report, id=run_id)
     if not found:
         raise NotFoundError(f"there is no run {run_id}; see: stepfast runs list")
     return found[0]
 
 
 def resolve(tx: Transaction, name: str, *, prefer_active: bool = False) -> str:
-    """The id of the run that somebody means: an id or its beginning, `latest`, or a feed for its newest run.
+    """The id of the run that a name means: an id or its beginning, `latest`, or a feed for its newest run.
 
     `prefer_active`: a feed stands for the newest run that has not ended, if there is one.
     """
-    if tx.rows(ONE, id=name):
+    if tx.rows(ONE_RUN, id=name):
         return name
-    if found := tx.rows(NEWEST, feed=name, any_feed=0, prefer_active=int(prefer_active)):
+    if found := tx.rows(NEWEST_RUN, feed=name, any_feed=0, prefer_active=int(prefer_active)):
         return str(found[0][0])
     if name == LATEST:
-        if found := tx.rows(NEWEST, feed=None, any_feed=1, prefer_active=int(prefer_active)):
+        if found := tx.rows(NEWEST_RUN, feed=None, any_feed=1, prefer_active=int(prefer_active)):
             return str(found[0][0])
         raise NotFoundError("there are no runs; begin one with: stepfast runs start FEED")
-    begun = tx.rows(BEGINNING, first=name, beyond=f"{name}~", limit=SHOWN + 1) if name else []
+    begun = tx.rows(RUNS_BEGINNING_WITH, first=name, beyond=f"{name}~", limit=MOST_NAMED + 1) if name else []
     if not begun:
         raise NotFoundError(
             f"there is no run {name!r}, and no feed of that name has run; see: stepfast runs list"
         )
     if len(begun) > 1:
-        shown = ", ".join(f"{row[0]} ({row[1]})" for row in begun[:SHOWN])
-        more = ", …" if len(begun) > SHOWN else ""
+        shown = ", ".join(f"{row[0]} ({row[1]})" for row in begun[:MOST_NAMED])
+        more = ", …" if len(begun) > MOST_NAMED else ""
         raise StateError(f"{name!r} is the beginning of several runs: {shown}{more}; give more of it")
     return str(begun[0][0])
 
 
-NO_ERROR: Final = "no error was kept"
+# Partitions
 
 
 @dataclass(frozen=True)
 class PartitionReport:
+    """A partition in one line."""
+
     run_id: str
     feed: str
     number: int
@@ -162,7 +166,7 @@ class PartitionReport:
     job_id: str | None
     job_state: JobState | None  # None: no unfinished job reads it
     next_at: datetime | None  # when a job that waits may go on
-    worker_id: str | None  # who committed its last page
+    worker_id: str | None  # the worker that committed its last page
     last_error: str | None
     stuck: bool  # open, and neither leased by a living worker nor waiting to be
     started_at: datetime | None
@@ -175,25 +179,25 @@ class PartitionReport:
 
     @property
     def expected(self) -> int | None:
-        """Rows it has, as far as anybody knows."""
+        """The rows that it has, as far as the source or the plan says."""
         return self.estimate if self.counted is None else self.counted
 
 
 @dataclass(frozen=True)
 class ErrorGroup:
-    """Partitions that failed of one cause."""
+    """Partitions that failed with one error."""
 
     error: str  # of the first of them
     partitions: tuple[int, ...]
 
 
-# No job, or one whose owner has been silent for longer than its lease. One that waits for its time, or for a limit,
-# is not stuck.
-STUCK: Final = """
+# A partition is stuck without a job, or if the job's worker has been silent for longer than its lease. A job that
+# waits for its time, or for a limit, is not stuck.
+IS_STUCK: Final = """
     (p.state IN ('ready', 'running') AND r.ended_at IS NULL
      AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < {now})))
 """
-JOINED: Final = """
+PARTITIONS_WITH_JOBS: Final = """
       FROM stepfast_partition p
       JOIN stepfast_run r ON r.id = p.run_id
       LEFT JOIN stepfast_job j ON j.id = p.job_id
@@ -202,16 +206,16 @@ JOINED: Final = """
 LIST_PARTITIONS = sql(f"""
     SELECT p.run_id, r.feed, p.number, p.name, p.state, p.epoch, p.seen, p.counted, p.estimate, p.rejected, p.requests,
            p.next_offset, p.job_id, j.state, CASE WHEN j.state = 'scheduled' THEN j.ready_at END, p.worker_id,
-           p.last_error, CASE WHEN {STUCK} THEN 1 ELSE 0 END, p.started_at, p.updated_at, p.ended_at
-    {JOINED}
-     WHERE (:any_run = 1 OR p.run_id = :run_id) AND (:failed = 0 OR p.state = 'failed') AND (:stuck = 0 OR {STUCK})
+           p.last_error, CASE WHEN {IS_STUCK} THEN 1 ELSE 0 END, p.started_at, p.updated_at, p.ended_at
+    {PARTITIONS_WITH_JOBS}
+     WHERE (:any_run = 1 OR p.run_id = :run_id) AND (:failed = 0 OR p.state = 'failed') AND (:stuck = 0 OR {IS_STUCK})
      ORDER BY r.started_at DESC, p.run_id DESC, p.number LIMIT :limit
 """)
-FAILED = sql(
+FAILED_PARTITIONS = sql(
     "SELECT number, last_error FROM stepfast_partition WHERE run_id = :id AND state = 'failed' ORDER BY number"
 )
 
-_read = reader(
+_read_partition = reader(
     PartitionReport, state=PartitionState, job_state=JobState, next_at=moment, stuck=lambda it: bool(int(it))
 )
 
@@ -224,18 +228,18 @@ def list_partitions(
     stuck: bool = False,
     limit: int = 1_000,
 ) -> list[PartitionReport]:
-    """Of one run, or of all: the newest run first, then by number."""
-    asked: dict[str, Any] = {"run_id": run_id, "any_run": int(run_id is None), "limit": limit}
-    return tx.all(LIST_PARTITIONS, _read, **asked, failed=int(failed), stuck=int(stuck))
+    """Partitions of one run, or of all: the newest run first, then by number."""
+    filters: dict[str, Any] = {"run_id": run_id, "any_run": int(run_id is None), "limit": limit}
+    return tx.all(LIST_PARTITIONS, _read_partition, **filters, failed=int(failed), stuck=int(stuck))
 
 
 def failed_by_error(tx: Transaction, run_id: str) -> tuple[ErrorGroup, ...]:
-    """Why partitions failed, the most frequent cause first."""
-    return group_errors([(int(row[0]), row[1]) for row in tx.rows(FAILED, id=run_id)])
+    """Failed partitions by their error, the most frequent first."""
+    return group_errors([(int(row[0]), row[1]) for row in tx.rows(FAILED_PARTITIONS, id=run_id)])
 
 
 def group_errors(failed: Sequence[tuple[int, str | None]]) -> tuple[ErrorGroup, ...]:
-    """Errors that differ in nothing but their values are one."""
+    """Group errors that differ only in their values."""
     groups: dict[str, list[tuple[int, str]]] = {}
     for number, error in failed:
         text = (error or NO_ERROR).partition("\n")[0]

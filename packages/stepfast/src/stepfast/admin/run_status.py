@@ -1,6 +1,7 @@
-"""How a run comes along, for somebody who watches it: what changed, how fast it goes, and when it may be over.
+"""The status of a run: where it stands, why it does not advance and which command helps, and how fast it goes.
 
-Each look reads the run's row and those of its partitions that were written lately, wherever their workers are.
+`show_run` reads all facts at once; `why` turns them into reasons and is pure. `RunObserver` watches a run: each look
+reads the run's row and those of its partitions that were written lately, wherever their workers are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, assert_never
 
 from stepfast.admin.rows import now, reader
-from stepfast.admin.run_reports import JOINED, STUCK, ErrorGroup, RunReport, failed_by_error, run_report
+from stepfast.admin.run_reports import (
+    IS_STUCK,
+    PARTITIONS_WITH_JOBS,
+    ErrorGroup,
+    RunReport,
+    failed_by_error,
+    run_report,
+)
 from stepfast.clock import micros, moment, spoken
 from stepfast.database.statement import sql
 from stepfast.errors import ContentionError, UnreachableError
@@ -28,37 +36,13 @@ if TYPE_CHECKING:
     from stepfast.database.database import Database
 
 
-# How numbers of things, partitions and times are said about a run.
-
-NAMED: Final = 5  # partitions that are named; of the others their number is told
-
-
-def partitions_named(numbers: tuple[int, ...]) -> str:
-    named = ", ".join(f"partition-{it}" for it in numbers[:NAMED])
-    rest = len(numbers) - NAMED
-    return f"{named} and {rest} more" if rest > 0 else named
-
-
-def some(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def are(count: int, one: str = "is", many: str = "are") -> str:
-    return one if count == 1 else many
-
-
-def clock_time(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-# Why a run does not advance, in words, and which command helps. Pure: the facts were read before, all at once.
-
+NAMED: Final = 5  # partitions that are named; of the others only their number
 GROUPS: Final = 3  # errors that are told apart
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One cause, and the command that does something about it."""
+    """A reason why a run does not advance, and the command that helps."""
 
     sentence: str
     command: str | None = None
@@ -68,10 +52,10 @@ class Reason:
 class JobFacts:
     """The unfinished jobs of a run, and those that gave up."""
 
-    queue: str | None = None  # where they wait; None: nobody knows any more
+    queue: str | None = None  # where they wait; None: not known any more
     ready: int = 0
     running: int = 0
-    abandoned: int = 0  # leased by a worker that is silent
+    abandoned: int = 0  # leased by a worker that sends no heartbeat
     scheduled: int = 0
     next_at: datetime | None = None
     error: str | None = None  # of one that waits for another try
@@ -87,7 +71,7 @@ class JobFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """All that decides whether a run advances."""
+    """All facts that decide whether a run advances."""
 
     id: str
     feed: str
@@ -107,9 +91,9 @@ class RunFacts:
     quarantined: int = 0
     pending: int | None = None  # raw rows that wait for consolidation
     debts: int = 0  # of the feed that are open
-    given_up: int = 0  # those of them that nobody reads before a person decides
-    owes: bool = True  # whether what it lacks is owed; not by trials and checks
-    sweep_held: str | None = None  # why a person must decide about its sweep
+    given_up: int = 0  # those of them that no run reads before an operator decides
+    owes: bool = True  # whether ranges that it lacks become debts; not for trials and checks
+    sweep_held: str | None = None  # why an operator must decide about its sweep
     jobs: JobFacts = JobFacts()
     queue_paused_at: datetime | None = None
     queue_note: str | None = None
@@ -120,8 +104,168 @@ class RunFacts:
     newer_active: bool = False
 
 
+@dataclass(frozen=True)
+class RunDetail:
+    """A run with everything that is known about where it stands."""
+
+    run: RunReport
+    states: dict[str, int]  # of its partitions
+    errors: tuple[ErrorGroup, ...]
+    pending: int | None  # raw rows of the feed that wait for consolidation, while that is going on
+    debts: int
+    newer: str | None  # a run of the feed that keeps this one from being reopened
+    why: tuple[Reason, ...]
+    still_there: int = 0  # rows that it did not see and that would have gone, but the source has them
+
+
+# Where a run stands
+
+PARTITION_STATES = sql("SELECT state, count(*) FROM stepfast_partition WHERE run_id = :id GROUP BY state")
+ORPHANED_PARTITIONS = sql(
+    f"SELECT p.number {PARTITIONS_WITH_JOBS} WHERE p.run_id = :id AND {IS_STUCK} AND j.id IS NULL ORDER BY p.number"
+)
+PARTITIONS_MOVED_AT = sql("SELECT max(updated_at) FROM stepfast_partition WHERE run_id = :id")
+LIVE_JOBS = sql(
+    """
+    SELECT j.queue, j.state, count(*), min(j.ready_at), max(j.last_error), max(j.held_by),
+           sum(CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < {now} THEN 1 ELSE 0 END)
+      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+    """
+    + JOIN_JOBS.format(table="stepfast_job")
+    + "GROUP BY j.queue, j.state"
+)
+DEAD_JOBS = sql(
+    "SELECT count(*), max(j.last_error), max(j.queue) FROM stepfast_archive j"
+    + JOIN_JOBS.format(table="stepfast_archive")
+    + "WHERE j.state = 'dead'"
+)
+QUEUE_OF_ENDED_JOB = sql("SELECT queue FROM stepfast_archive WHERE id = :id")
+PAUSED_QUEUE = sql("SELECT paused_at, note FROM stepfast_queue WHERE id = :id AND paused_at IS NOT NULL")
+QUEUES_OF_WORKERS = sql("SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= {now}")
+COUNT_DEBTS = sql("""
+    SELECT count(*), COALESCE(sum(CASE WHEN tries >= :tries THEN 1 ELSE 0 END), 0)
+      FROM stepfast_debt WHERE feed = :feed AND state = 'open'
+""")
+COUNT_PENDING = sql("SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1")
+
+
+def show_run(tx: Transaction, run_id: str) -> RunDetail:
+    """Where one run stands, by its full id, and why it does not advance."""
+    run = find_run(tx, run_id)
+    report = run_report(tx, run_id)
+    states = {str(state): int(count) for state, count in tx.rows(PARTITION_STATES, id=run_id)}
+    facts = _facts(tx, run, report, states)
+    sweep = sweep_state(run)
+    return RunDetail(
+        report,
+        states,
+        facts.errors,
+        facts.pending,
+        facts.debts,
+        facts.newer,
+        tuple(why(facts)),
+        0 if sweep is None else sweep.still_there,
+    )
+
+
+def _facts(tx: Transaction, run: Run, report: RunReport, states: dict[str, int]) -> RunFacts:
+    active = run.state in ACTIVE_RUN
+    jobs = _jobs(tx, run)
+    feed = find_feed(tx, run.feed)
+    newer = (
+        []
+        if active or run.kind == "backfill"
+        else tx.rows(FIND_BLOCKING_RUN, feed=run.feed, id=run.id, started_at=run.started_at)
+    )
+    ((debts, given_up),) = tx.rows(COUNT_DEBTS, feed=run.feed, tries=MOST_TRIES)
+    paused = tx.rows(PAUSED_QUEUE, id=jobs.queue) if active and jobs.queue is not None else []
+    return RunFacts(
+        id=run.id,
+        feed=run.feed,
+        state=run.state,
+        at=run.at,
+        now=moment(now(tx)),
+        moved_at=max(
+            report.updated_at, _moment(tx.first(PARTITIONS_MOVED_AT, id=run.id)) or report.updated_at
+        ),
+        reason=run.reason,
+        planned=report.planned_at is not None,
+        partitions=run.partitions,
+        completed=run.completed,
+        failed=run.failed,
+        unverified=run.unverified,
+        open=states.get(PartitionState.READY, 0) + states.get(PartitionState.RUNNING, 0),
+        orphans=tuple(int(row[0]) for row in tx.rows(ORPHANED_PARTITIONS, id=run.id)) if active else (),
+        errors=failed_by_error(tx, run.id),
+        quarantined=run.quarantined,
+        pending=int(tx.first(COUNT_PENDING, feed=run.feed) or 0) if run.at is RunState.APPLYING else None,
+        debts=int(debts),
+        given_up=int(given_up),
+        owes=run.kind != "verify" and run.most_rows is None,
+        sweep_held=_held(run),
+        jobs=jobs,
+        queue_paused_at=_moment(paused[0][0]) if paused else None,
+        queue_note=paused[0][1] if paused else None,
+        workers=_workers(tx, jobs.queue),
+        feed_paused_until=_moment(feed.paused_until),
+        pause_reason=feed.pause_reason,
+        newer=str(newer[0][0]) if newer else None,
+        newer_active=bool(newer) and RunState(newer[0][1]) in ACTIVE_RUN,
+    )
+
+
+def _jobs(tx: Transaction, run: Run) -> JobFacts:
+    asked = jobs_of(run)
+    counts: dict[str, int] = {}
+    queue = next_at = error = held_by = None
+    abandoned = 0
+    for its_queue, state, count, ready_at, last_error, its_limit, silent in tx.rows(LIVE_JOBS, **asked):
+        queue = str(its_queue)
+        counts[state] = counts.get(state, 0) + int(count)
+        abandoned += int(silent)
+        held_by = its_limit or held_by
+        if state == "scheduled":
+            next_at, error = moment(int(ready_at)), last_error
+    ((dead, dead_error, dead_queue),) = tx.rows(DEAD_JOBS, **asked)
+    return JobFacts(
+        queue=queue or dead_queue or _former_queue(tx, run),
+        ready=counts.get("ready", 0) + counts.get("suspect", 0),
+        running=counts.get("leased", 0) - abandoned,
+        abandoned=abandoned,
+        scheduled=counts.get("scheduled", 0),
+        next_at=next_at,
+        error=error,
+        held=counts.get("held", 0),
+        held_by=held_by,
+        dead=int(dead),
+        dead_error=dead_error,
+    )
+
+
+def _former_queue(tx: Transaction, run: Run) -> str | None:
+    return None if run.job_id is None else tx.first(QUEUE_OF_ENDED_JOB, id=run.job_id)
+
+
+def _workers(tx: Transaction, queue: str | None) -> int:
+    """How many living workers serve this queue; all living workers if the queue is not known."""
+    served = [str(row[0]).split(",") for row in tx.rows(QUEUES_OF_WORKERS)]
+    return sum(queue is None or "*" in queues or queue in queues for queues in served)
+
+
+def _held(run: Run) -> str | None:
+    found = sweep_state(run)
+    return (found.note or "") if found is not None and is_held(run) else None
+
+
+def _moment(at: int | None) -> datetime | None:
+    return None if at is None else moment(int(at))
+
+
+# Why it does not advance
+
+
 def why(facts: RunFacts) -> list[Reason]:
-    """The causes, the decisive one first. An active run without one of them advances, which is said as well."""
+    """The reasons, the decisive one first. For an active run without one, the reason says that it advances."""
     match facts.state:
         case RunState.COMPLETED:
             causes = _completed(facts)
@@ -153,7 +297,7 @@ def _published(facts: RunFacts) -> Iterator[Reason]:
 
 
 def _owed(facts: RunFacts) -> Iterator[Reason]:
-    """What becomes of what it lacks: only what the debts of the feed say, as they are now."""
+    """What becomes of the ranges that it lacks, by the debts of the feed as they are now."""
     if not facts.owes:
         yield Reason("it was a trial or a check: nothing is owed for what it did not read")
         return
@@ -238,7 +382,7 @@ def _stalled(facts: RunFacts, *, alone: bool) -> Reason:
 
 
 def _causes(facts: RunFacts) -> Iterator[Reason]:
-    """What keeps an active run from its next step."""
+    """The reasons that keep an active run from its next step."""
     jobs = facts.jobs
     if facts.queue_paused_at is not None:
         note = f" ({facts.queue_note})" if facts.queue_note else ""
@@ -275,7 +419,7 @@ def _causes(facts: RunFacts) -> Iterator[Reason]:
 
 
 def _waits(facts: RunFacts) -> Iterator[Reason]:
-    """Nothing of it runs, and nothing could: what its jobs wait for."""
+    """What the jobs of a run wait for, when none of them runs or could run."""
     jobs = facts.jobs
     if jobs.scheduled and jobs.next_at is not None:
         error = f" after: {jobs.error}" if jobs.error else ""
@@ -330,163 +474,29 @@ def _advances(facts: RunFacts) -> Reason:
     return Reason(f"it advances: {done}; it last moved {ago} ago", f"stepfast runs watch {facts.id}")
 
 
-# Where one run stands, with all that decides whether it advances, read at once.
-
-STATES = sql("SELECT state, count(*) FROM stepfast_partition WHERE run_id = :id GROUP BY state")
-ORPHANS = sql(f"SELECT p.number {JOINED} WHERE p.run_id = :id AND {STUCK} AND j.id IS NULL ORDER BY p.number")
-MOVED = sql("SELECT max(updated_at) FROM stepfast_partition WHERE run_id = :id")
-LIVE = sql(
-    """
-    SELECT j.queue, j.state, count(*), min(j.ready_at), max(j.last_error), max(j.held_by),
-           sum(CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < {now} THEN 1 ELSE 0 END)
-      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-    """
-    + JOIN_JOBS.format(table="stepfast_job")
-    + "GROUP BY j.queue, j.state"
-)
-DEAD = sql(
-    "SELECT count(*), max(j.last_error), max(j.queue) FROM stepfast_archive j"
-    + JOIN_JOBS.format(table="stepfast_archive")
-    + "WHERE j.state = 'dead'"
-)
-ENDED_QUEUE = sql("SELECT queue FROM stepfast_archive WHERE id = :id")
-PAUSED = sql("SELECT paused_at, note FROM stepfast_queue WHERE id = :id AND paused_at IS NOT NULL")
-WORKERS = sql("SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= {now}")
-DEBTS = sql("""
-    SELECT count(*), COALESCE(sum(CASE WHEN tries >= :tries THEN 1 ELSE 0 END), 0)
-      FROM stepfast_debt WHERE feed = :feed AND state = 'open'
-""")
-PENDING = sql("SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1")
+def partitions_named(numbers: tuple[int, ...]) -> str:
+    named = ", ".join(f"partition-{number}" for number in numbers[:NAMED])
+    rest = len(numbers) - NAMED
+    return f"{named} and {rest} more" if rest > 0 else named
 
 
-@dataclass(frozen=True)
-class RunDetail:
-    """A run with everything that is known about where it stands."""
-
-    run: RunReport
-    states: dict[str, int]  # of its partitions
-    errors: tuple[ErrorGroup, ...]
-    pending: int | None  # raw rows of the feed that wait for consolidation, while that is going on
-    debts: int
-    newer: str | None  # a run of the feed that keeps this one from being reopened
-    why: tuple[Reason, ...]
-    still_there: int = 0  # rows that it did not see and that would have gone, but the source has them
+def some(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def show_run(tx: Transaction, run_id: str) -> RunDetail:
-    """One run, by its full id, and why it does not advance."""
-    run = find_run(tx, run_id)
-    report = run_report(tx, run_id)
-    states = {str(state): int(count) for state, count in tx.rows(STATES, id=run_id)}
-    facts = _facts(tx, run, report, states)
-    sweep = sweep_state(run)
-    return RunDetail(
-        report,
-        states,
-        facts.errors,
-        facts.pending,
-        facts.debts,
-        facts.newer,
-        tuple(why(facts)),
-        0 if sweep is None else sweep.still_there,
-    )
+def are(count: int, one: str = "is", many: str = "are") -> str:
+    return one if count == 1 else many
 
 
-def _facts(tx: Transaction, run: Run, report: RunReport, states: dict[str, int]) -> RunFacts:
-    active = run.state in ACTIVE_RUN
-    jobs = _jobs(tx, run)
-    feed = find_feed(tx, run.feed)
-    newer = (
-        []
-        if active or run.kind == "backfill"
-        else tx.rows(FIND_BLOCKING_RUN, feed=run.feed, id=run.id, started_at=run.started_at)
-    )
-    ((debts, given_up),) = tx.rows(DEBTS, feed=run.feed, tries=MOST_TRIES)
-    paused = tx.rows(PAUSED, id=jobs.queue) if active and jobs.queue is not None else []
-    return RunFacts(
-        id=run.id,
-        feed=run.feed,
-        state=run.state,
-        at=run.at,
-        now=moment(now(tx)),
-        moved_at=max(report.updated_at, _moment(tx.first(MOVED, id=run.id)) or report.updated_at),
-        reason=run.reason,
-        planned=report.planned_at is not None,
-        partitions=run.partitions,
-        completed=run.completed,
-        failed=run.failed,
-        unverified=run.unverified,
-        open=states.get(PartitionState.READY, 0) + states.get(PartitionState.RUNNING, 0),
-        orphans=tuple(int(row[0]) for row in tx.rows(ORPHANS, id=run.id)) if active else (),
-        errors=failed_by_error(tx, run.id),
-        quarantined=run.quarantined,
-        pending=int(tx.first(PENDING, feed=run.feed) or 0) if run.at is RunState.APPLYING else None,
-        debts=int(debts),
-        given_up=int(given_up),
-        owes=run.kind != "verify" and run.most_rows is None,
-        sweep_held=_held(run),
-        jobs=jobs,
-        queue_paused_at=_moment(paused[0][0]) if paused else None,
-        queue_note=paused[0][1] if paused else None,
-        workers=_workers(tx, jobs.queue),
-        feed_paused_until=_moment(feed.paused_until),
-        pause_reason=feed.pause_reason,
-        newer=str(newer[0][0]) if newer else None,
-        newer_active=bool(newer) and RunState(newer[0][1]) in ACTIVE_RUN,
-    )
+def clock_time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _jobs(tx: Transaction, run: Run) -> JobFacts:
-    asked = jobs_of(run)
-    counts: dict[str, int] = {}
-    queue = next_at = error = held_by = None
-    abandoned = 0
-    for its_queue, state, count, ready_at, last_error, its_limit, silent in tx.rows(LIVE, **asked):
-        queue = str(its_queue)
-        counts[state] = counts.get(state, 0) + int(count)
-        abandoned += int(silent)
-        held_by = its_limit or held_by
-        if state == "scheduled":
-            next_at, error = moment(int(ready_at)), last_error
-    ((dead, dead_error, dead_queue),) = tx.rows(DEAD, **asked)
-    return JobFacts(
-        queue=queue or dead_queue or _former_queue(tx, run),
-        ready=counts.get("ready", 0) + counts.get("suspect", 0),
-        running=counts.get("leased", 0) - abandoned,
-        abandoned=abandoned,
-        scheduled=counts.get("scheduled", 0),
-        next_at=next_at,
-        error=error,
-        held=counts.get("held", 0),
-        held_by=held_by,
-        dead=int(dead),
-        dead_error=dead_error,
-    )
+# Progress
 
-
-def _former_queue(tx: Transaction, run: Run) -> str | None:
-    return None if run.job_id is None else tx.first(ENDED_QUEUE, id=run.job_id)
-
-
-def _workers(tx: Transaction, queue: str | None) -> int:
-    """Workers that are alive and serve this queue; if nobody knows the queue, all that are alive."""
-    served = [str(row[0]).split(",") for row in tx.rows(WORKERS)]
-    return sum(queue is None or "*" in it or queue in it for it in served)
-
-
-def _held(run: Run) -> str | None:
-    found = sweep_state(run)
-    return (found.note or "") if found is not None and is_held(run) else None
-
-
-def _moment(at: int | None) -> datetime | None:
-    return None if at is None else moment(int(at))
-
-
-LATE: Final = timedelta(
-    seconds=60
-)  # no transaction of ours is open for so long: what it wrote is seen by then
-PACE_OVER: Final = 30.0  # seconds by which a speed is judged
+# No transaction of ours is open for so long: a look that goes back by it misses no row.
+LATE: Final = timedelta(seconds=60)
+PACE_OVER: Final = 30.0  # seconds over which a speed is measured
 PENDING_EVERY: Final = 2.0  # seconds between two counts of the rows that wait for consolidation
 POLL: Final = 0.5
 OUTAGE_PAUSE: Final = 1.0
@@ -499,6 +509,8 @@ WRITTEN_LATELY = sql("""
 
 @dataclass(frozen=True)
 class PartitionProgress:
+    """How far a partition is."""
+
     number: int
     name: str
     state: PartitionState
@@ -512,7 +524,7 @@ class PartitionProgress:
         return self.state in OPEN_PARTITION
 
 
-_read = reader(PartitionProgress, state=PartitionState)
+_read_partition = reader(PartitionProgress, state=PartitionState)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -526,15 +538,15 @@ class RunProgress:
     partitions: int
     completed: int
     failed: int
-    rows: int  # that were read
-    expected: int | None  # rows that there are to read, as far as anybody knows
+    rows: int  # rows that were read
+    expected: int | None  # rows to read, as far as the source or the plan says
     requests: int
     applied: int
     quarantined: int
     pending: int | None  # rows that wait for consolidation
     rows_per_second: float
     pages_per_second: float
-    seconds_left: float | None  # of the part of its life that the run is in; None: nobody knows
+    seconds_left: float | None  # until the end of the state that the run is in; None: not known
     changed: tuple[PartitionProgress, ...]  # since the look before this one
     still_for: float = 0.0  # seconds since a partition changed while we looked
 
@@ -548,13 +560,13 @@ class RunProgress:
 
 
 class Pace:
-    """Speeds over the last while. Pure: the time comes in."""
+    """Speeds over the last 30 seconds. Pure: the time comes in."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, tuple[int, ...]]] = deque()
 
     def add(self, at: float, *counts: int) -> tuple[float, ...]:
-        """Counts as they stand at an instant; answers how fast each of them grew."""
+        """Add counts at an instant; returns how fast each of them grows."""
         while len(self._looks) > 1 and self._looks[1][0] <= at - PACE_OVER:
             self._looks.popleft()
         self._looks.append((at, counts))
@@ -615,8 +627,8 @@ class RunObserver:
             pending = self._rows_that_wait(tx, run, at)
         if changed or self._still_since is None:
             self._still_since = at
-        rows = sum(it.seen for it in self._known.values())
-        requests = sum(it.requests for it in self._known.values())
+        rows = sum(part.seen for part in self._known.values())
+        requests = sum(part.requests for part in self._known.values())
         rows_pace, pages_pace, applied_pace = self._pace.add(
             at, rows, requests, run.applied + run.quarantined
         )
@@ -652,22 +664,22 @@ class RunObserver:
 
     def _changes(self, tx: Transaction) -> tuple[PartitionProgress, ...]:
         since, self._since = self._since, now(tx) - micros(LATE)
-        found = tx.all(WRITTEN_LATELY, _read, id=self.run_id, since=since)
-        changed = tuple(it for it in found if self._known.get(it.number) != it)
-        self._known |= {it.number: it for it in changed}
+        found = tx.all(WRITTEN_LATELY, _read_partition, id=self.run_id, since=since)
+        changed = tuple(part for part in found if self._known.get(part.number) != part)
+        self._known |= {part.number: part for part in changed}
         return changed
 
     def _rows_that_wait(self, tx: Transaction, run: Run, at: float) -> int | None:
         if run.at is not RunState.APPLYING:
             self._pending = None
         elif self._pending is None or at - self._pending_at >= PENDING_EVERY:
-            self._pending, self._pending_at = int(tx.first(PENDING, feed=run.feed) or 0), at
+            self._pending, self._pending_at = int(tx.first(COUNT_PENDING, feed=run.feed) or 0), at
         return self._pending
 
     def _expected(self) -> int | None:
-        """What was read, where that has ended; else what the source or the plan says."""
-        read = [it for it in self._known.values() if it.state is not PartitionState.SPLIT]
-        sizes = [max(it.seen, it.expected or 0) if it.is_open else it.seen for it in read]
-        if any(it.is_open and it.expected is None for it in read):
+        """Rows to read: of ended partitions what was read, of open ones what the source or the plan says."""
+        read = [part for part in self._known.values() if part.state is not PartitionState.SPLIT]
+        sizes = [max(part.seen, part.expected or 0) if part.is_open else part.seen for part in read]
+        if any(part.is_open and part.expected is None for part in read):
             return None
         return sum(sizes) if read else None

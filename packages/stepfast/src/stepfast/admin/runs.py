@@ -1,7 +1,7 @@
-"""What an operator may see of runs and do to them, from Python; the command line is thin over it.
+"""`app.runs`: look at runs of feeds, plan, start and repair them. `stepfast runs` goes through it.
 
-Each action is one transaction, and writes down who did it and why. What only looks, and `cancel`, need no feed: they
-work wherever the database can be reached. The others need the feed's code, because they ask for its jobs.
+Each action is one transaction and is recorded in the audit. Looks and `cancel` need only the database. The others need
+the feed's code, because they enqueue its jobs or ask its source.
 """
 
 from __future__ import annotations
@@ -60,21 +60,49 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Action = Callable[["Transaction", str], "Repaired"]
 
+MOST_COUNTS: Final = 1_000  # of partitions that planning itself does not count
+
 
 @dataclass(frozen=True)
 class RunRepair:
-    """What an action did to a run."""
+    """What a repair did to a run."""
 
     run: RunReport  # as it is now
     was: RunState
-    partitions: tuple[
-        int, ...
-    ]  # the numbers of those that are read again, or were stopped; of a forced run, that lack
+    # The numbers of partitions that are read again, or were stopped; of a forced run, of those that lack rows
+    partitions: tuple[int, ...]
     debts: int  # ranges that a later run must read
 
 
+@dataclass(frozen=True)
+class PlannedPartition:
+    """A partition of a plan."""
+
+    name: str
+    rows: int | None  # None: not counted
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What a run would read, and what it would cost."""
+
+    feed: str
+    kind: RunKind
+    window_from: datetime | None
+    window_to: datetime
+    scope: str
+    partitions: tuple[PlannedPartition, ...]
+    rows: int | None
+    baseline: int | None  # rows of the source without any partition
+    debts: int  # ranges of earlier runs that it would read as well
+    requests: Estimate
+    summary: str
+    drawing: str
+
+
 class Runs:
-    """Looks at runs, starts them and repairs them. A run is named by its id, its beginning, `latest`, or its feed."""
+    """Looks at runs, starts and repairs them. A run is named by its id, the beginning of it, `latest`, or its feed."""
 
     def __init__(self, database: Database, feeds: Feeds | None = None, actor: Actor | None = None) -> None:
         self.database = database
@@ -82,7 +110,7 @@ class Runs:
         self._actor = actor or actor_or_default()
 
     def by(self, name: str, *, reason: str | None = None) -> Runs:
-        """The same, in this one's name."""
+        """The runs for the actor of this name."""
         return Runs(self.database, self._feeds, Actor(name, reason))
 
     # Look
@@ -100,7 +128,7 @@ class Runs:
     def partitions(
         self, run: str | None = None, *, failed: bool = False, stuck: bool = False, limit: int = 1_000
     ) -> Sequence[PartitionReport]:
-        """Of one run or of all, by number; only those that failed, or that nobody reads although somebody should."""
+        """Partitions of one run or of all, by number; only those that failed, or open ones that no job reads."""
         with self.database.reading() as tx:
             run_id = None if run is None else resolve(tx, run)
             return list_partitions(tx, run_id=run_id, failed=failed, stuck=stuck, limit=limit)
@@ -140,9 +168,9 @@ class Runs:
         to: datetime | None = None,
         max_rows: int | None = None,
     ) -> RunPlan:
-        """What such a run would read, and what it would cost. The source is asked from here; nothing is started."""
+        """What a run would read, and what it would cost. The source is asked from here; nothing is started."""
         request = RunRequest(kind=kind, from_=from_, to=to, most_rows=max_rows)
-        return _asked(feed, plan_run(self.database, self._declared(feed), request))
+        return _answer_of_source(feed, plan_run(self.database, self._declared(feed), request))
 
     def start(
         self,
@@ -154,10 +182,10 @@ class Runs:
         max_rows: int | None = None,
         note: str | None = None,
     ) -> RunReport:
-        """Begin a run; workers do the rest. Without a kind: everything the first time, then what has changed."""
+        """Start a run; workers do the rest. Without a kind: full the first time, then incremental."""
         request = RunRequest(kind=kind, from_=from_, to=to, most_rows=max_rows)
         declared = self._declared(feed)
-        clock = _asked(feed, source_clock(self.database, declared))
+        clock = _answer_of_source(feed, source_clock(self.database, declared))
         by = self._actor.with_reason(note)
 
         def act(tx: Transaction) -> RunReport:
@@ -168,7 +196,7 @@ class Runs:
         return persist(self.database, act)
 
     def remap(self, feed: str, *, note: str | None = None) -> RunReport:
-        """Map and write all rows of a feed once more, after map() was mended. The source is not asked."""
+        """Map and write all rows of a feed again, after map() was fixed. The source is not asked."""
         declared = self._declared(feed)
         by = self._actor.with_reason(note)
 
@@ -189,11 +217,11 @@ class Runs:
         from_start: bool = False,
         note: str | None = None,
     ) -> RunRepair:
-        """Read again what failed, where it stopped; only these `partitions`, if any are given by number or name.
+        """Read failed partitions again, from where they stopped; only `partitions`, if given by number or name.
 
-        With `from_start` from its beginning, and also what could not be verified.
+        With `from_start` from their first row, and also partitions that could not be verified.
         """
-        wanted = [str(it) for it in partitions]
+        wanted = [str(partition) for partition in partitions]
 
         def act(tx: Transaction, run_id: str) -> Repaired:
             return repair.retry(tx, self._declared_of(tx, run_id), run_id, wanted, from_start=from_start)
@@ -201,7 +229,7 @@ class Runs:
         return self._repair("run.retry", run, act, note, {"from_start": "yes" if from_start else None})
 
     def consolidate(self, run: str, *, force: bool = False, note: str | None = None) -> RunRepair:
-        """Consolidate what was read, once more; with `force` also if a part is missing, which is owed then."""
+        """Consolidate the rows that were read, again; with `force` also if ranges are missing: they become debts."""
 
         def act(tx: Transaction, run_id: str) -> Repaired:
             return repair.consolidate(tx, self._declared_of(tx, run_id), run_id, force=force)
@@ -209,13 +237,13 @@ class Runs:
         return self._repair("run.consolidate", run, act, note, {"force": "yes" if force else None})
 
     def cancel(self, run: str, note: str | None = None) -> RunRepair:
-        """Stop it. What was read stays, and it can be resumed until a newer run exists."""
+        """Stop a run. The rows that it read stay, and it can be resumed until a newer run exists."""
         by = self._actor.with_reason(note)
         reason = f"Cancelled: {by.reason}" if by.reason else "Cancelled by an operator"
         return self._repair("run.cancel", run, lambda tx, run_id: repair.cancel(tx, run_id, reason), note)
 
     def resume(self, run: str, note: str | None = None) -> RunRepair:
-        """Let a cancelled or stalled run go on from where it was."""
+        """Resume a cancelled or stalled run from where it was."""
 
         def act(tx: Transaction, run_id: str) -> Repaired:
             return repair.resume(tx, self._declared_of(tx, run_id), run_id)
@@ -223,7 +251,7 @@ class Runs:
         return self._repair("run.resume", run, act, note)
 
     def list(self, *, feed: str | None = None, active: bool = False, limit: int = 50) -> list[RunReport]:
-        """The newest first."""
+        """Runs, the newest first."""
         with self.database.reading() as tx:
             return list_runs(tx, feed=feed, active=active, limit=limit)
 
@@ -250,16 +278,20 @@ class Runs:
                 record(tx, by, what, run_id, touched=len(done.partitions), detail={**facts, **(detail or {})})
             elif done.new_debts:
                 record(tx, by, "run.owe", run_id, touched=done.new_debts, detail=facts)
-            numbers = tuple(sorted(it.number for it in done.partitions))
+            numbers = tuple(sorted(partition.number for partition in done.partitions))
             return done, RunRepair(run_report(tx, run_id), done.was, numbers, done.debts)
 
-        done, told = persist(self.database, act)
+        done, repaired = persist(self.database, act)
         if done.blocked_by is not None:
             raise StateError(_blocked(done))
         happened(
-            "run.repaired", run_id=told.run.id, feed=told.run.feed, action=what, state=told.run.state.value
+            "run.repaired",
+            run_id=repaired.run.id,
+            feed=repaired.run.feed,
+            action=what,
+            state=repaired.run.state.value,
         )
-        return told
+        return repaired
 
     def _declared_of(self, tx: Transaction, run_id: str) -> Declaration:
         return self._declared(find_run(tx, run_id).feed)
@@ -272,88 +304,60 @@ class Runs:
         return self._feeds.get(feed)
 
 
-def _asked(feed: str, work: Coroutine[Any, Any, T]) -> T:
-    """What the source answered; what its code raised instead is told in a sentence that anybody may read."""
+def _answer_of_source(feed: str, work: Coroutine[Any, Any, T]) -> T:
+    """The answer of the source, or an error of ours with a sentence about the exception of its code."""
     try:
         return wait_for(work)
     except (ConfigurationError, DatabaseError, StateError):
         raise
-    except (
-        TransientError,
-        PermanentError,
-    ) as error:  # its sentence says what the source did, or what was refused
+    except (TransientError, PermanentError) as error:  # its message says what the source did or refused
         raise StepfastError(f"feed {feed}: nothing was begun: {_sentence(error)}") from error
     except Exception as error:
         raise StepfastError(f"feed {feed}: the source could not be asked: {describe(error)}") from error
 
 
 def _sentence(error: Exception) -> str:
-    """What it says, without its name."""
+    """The message of an error, without the name of its type."""
     return describe(error).removeprefix(f"{type(error).__qualname__}: ")
 
 
 def _blocked(done: Repaired) -> str:
-    told = f"run {done.run.id} is {done.was}, and stays so: run {done.blocked_by} of feed {done.run.feed} has its place"
+    stays = f"run {done.run.id} is {done.was}, and stays so: run {done.blocked_by} of feed {done.run.feed} has its place"
     if not done.debts:
-        return f"{told}; nothing is owed for it, begin a new one with: stepfast runs start {done.run.feed}"
+        return f"{stays}; nothing is owed for it, begin a new one with: stepfast runs start {done.run.feed}"
     ranges = (
         "the range it lacks is a debt" if done.debts == 1 else f"the {done.debts} ranges it lacks are debts"
     )
-    return f"{told}; {ranges}, which the next run reads (see: stepfast debts list)"
+    return f"{stays}; {ranges}, which the next run reads (see: stepfast debts list)"
 
 
-# What a run would read, and what that would cost: planned as a run plans it, from here, and without starting one.
-
-MOST_COUNTS: Final = 1_000  # of partitions that planning itself does not count
-
-
-@dataclass(frozen=True)
-class PlannedPartition:
-    name: str
-    rows: int | None  # None: nobody counted
-    problem: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunPlan:
-    """A run that nobody has started."""
-
-    feed: str
-    kind: RunKind
-    window_from: datetime | None
-    window_to: datetime
-    scope: str
-    partitions: tuple[PlannedPartition, ...]
-    rows: int | None
-    baseline: int | None  # rows of the source without any partition
-    debts: int  # ranges of earlier runs that it would read as well
-    requests: Estimate
-    summary: str
-    drawing: str
+# Planning without a run
 
 
 async def plan_run(database: Database, declared: Declaration, request: RunRequest) -> RunPlan:
-    """Ask the source what the plan of such a run asks, and count its partitions where the feed can."""
+    """Plan as a run does, without starting one, and count the partitions where the feed can."""
     clock = await source_clock(database, declared)
     row = await asyncio.to_thread(_feed, database, declared.name)
     kind = kind_for(request, row)
     window = window_of(declared, request, kind, row, clock)
     prior, debts = await asyncio.to_thread(_known, database, declared.name, kind, window)
     if window.is_empty:
-        return _told(declared, kind, window, None, debts=debts)
+        return _run_plan(declared, kind, window, None, debts=debts)
     frontier = await first_frontier(declared, window, prior)
     while not frontier.finished:
         frontier, _ = await count_next(database, declared, window, frontier, admitted=0)
-    read = plan_of(frontier, window, request.most_rows).partitions  # as a run decides, before anybody counts
+    read = plan_of(
+        frontier, window, request.most_rows
+    ).partitions  # as a run decides, before the counts below
     frontier = await _counted(declared, window, frontier)
-    found = _told(declared, kind, window, frontier, debts=debts, read=len(read))
+    found = _run_plan(declared, kind, window, frontier, debts=debts, read=len(read))
     return found if request.most_rows is None else _trial(found, blind=read[-1].estimate is None)
 
 
 def _trial(found: RunPlan, *, blind: bool) -> RunPlan:
-    """However much it reads, it does not pass for everything."""
-    told = "; the trial ends with a partition that nobody has counted, and reads all of it" if blind else ""
-    return replace(found, scope="partial", summary=found.summary + told)
+    """The plan of a trial: its scope is partial, however much it reads."""
+    end = "; the trial ends with a partition that nobody has counted, and reads all of it" if blind else ""
+    return replace(found, scope="partial", summary=found.summary + end)
 
 
 def _feed(database: Database, feed: str) -> FeedRow:
@@ -363,20 +367,22 @@ def _feed(database: Database, feed: str) -> FeedRow:
 
 def _known(database: Database, feed: str, kind: RunKind, window: Window) -> tuple[list[Range], int]:
     with database.reading() as tx:
-        owed = [it for it in open_debts(tx, feed) if not it.is_given_up and not covers(window, it.window)]
+        owed = [
+            debt for debt in open_debts(tx, feed) if not debt.is_given_up and not covers(window, debt.window)
+        ]
         return prior_ranges(tx, feed, kind), len(owed) if kind in ("full", "incremental") else 0
 
 
 async def _counted(declared: Declaration, window: Window, frontier: Frontier) -> Frontier:
-    """The same partitions, each with its count: a run finds that out while it reads."""
-    unknown = [it.range for it in frontier.plan().partitions if it.estimate is None]
+    """The frontier with a count for each partition: a run learns that while it reads."""
+    unknown = [part.range for part in frontier.plan().partitions if part.estimate is None]
     if not declared.counts or len(unknown) > MOST_COUNTS:
         return frontier
-    counts = {it.name: await answer_of(declared.feed.count, it, window) for it in unknown}
+    counts = {range_.name: await answer_of(declared.feed.count, range_, window) for range_ in unknown}
     return frontier.learn(counts) if counts else frontier
 
 
-def _told(
+def _run_plan(
     declared: Declaration,
     kind: RunKind,
     window: Window,
@@ -395,7 +401,9 @@ def _told(
         scope="complete" if plan is None else plan.scope,
         partitions=()
         if plan is None
-        else tuple(PlannedPartition(it.range.name, it.estimate, it.problem) for it in plan.partitions),
+        else tuple(
+            PlannedPartition(part.range.name, part.estimate, part.problem) for part in plan.partitions
+        ),
         rows=0 if plan is None else plan.rows,
         baseline=None if plan is None else plan.baseline,
         debts=debts,

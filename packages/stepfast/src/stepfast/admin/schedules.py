@@ -1,4 +1,4 @@
-"""Schedules: what each says, when it is due, and what became of its last ticks."""
+"""`app.schedules`: schedules with their next and last ticks, and changing them at run time. Each change is recorded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from stepfast.database.database import persist
 from stepfast.database.statement import sql
 from stepfast.jobs.payload import decode
 from stepfast.results.enqueued_job import EnqueuedJob
-from stepfast.schedules import schedule as changes
-from stepfast.schedules import schedule as declared
+from stepfast.schedules import schedule as stored
 from stepfast.schedules.cron import zone
 from stepfast.schedules.definition import ScheduleOptions, checked_schedule_name, define
 from stepfast.schedules.firing import REMEMBERED, SCOPE
@@ -28,14 +27,16 @@ if TYPE_CHECKING:
     from stepfast.schedules.schedule import Schedule
 
 
+T = TypeVar("T")
+
 SHOWN: Final = 5  # ticks ahead, and ticks behind
 UNITS: Final = (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000))
 
 State = Literal["active", "paused", "finished", "removed"]
 
 # Ticks are remembered under the schedule's name, in the order of time; ";" follows ":".
-# A tick is remembered before its job is made: a job that is older than that is another one's.
-RECENT = sql("""
+# A tick is remembered before its job is made: a job that is older than the tick belongs to another one.
+RECENT_TICKS = sql("""
     SELECT k.id, k.job_id, COALESCE(j.state, a.state),
            CASE WHEN COALESCE(j.created_at, a.created_at) < k.until_at - :remembered THEN 1 ELSE 0 END
       FROM stepfast_key k LEFT JOIN stepfast_job j ON j.id = k.job_id LEFT JOIN stepfast_archive a ON a.id = k.job_id
@@ -50,7 +51,7 @@ class ScheduleReport:
 
     name: str
     state: State
-    when: str  # for people
+    when: str  # its timing, as people read it
     kind: str
     queue: str
     priority: int
@@ -65,7 +66,7 @@ class ScheduleReport:
     last_at: datetime | None  # the last tick that fired
     paused_at: datetime | None
     removed_at: datetime | None
-    source: str  # code or operator: who says what it is now
+    source: str  # code or operator: where its current definition comes from
     declared: bool  # whether code declares it
     note: str | None
     changed_at: datetime
@@ -73,7 +74,7 @@ class ScheduleReport:
 
 @dataclass(frozen=True)
 class TickAhead:
-    """An instant, as the world and as the schedule's own clock show it."""
+    """A tick to come, in UTC and in the schedule's time zone."""
 
     utc: datetime
     local: datetime
@@ -81,51 +82,52 @@ class TickAhead:
 
 @dataclass(frozen=True)
 class TickBehind:
-    """A tick that was handled, and the job that it became or that kept it from becoming one."""
+    """A past tick, and its job; or, if it was skipped, the unfinished job that it was skipped for."""
 
     utc: datetime
     job_id: str
     job_state: str | None  # None: forgotten
-    skipped: bool  # it became no job: this one, of an earlier tick or of a trigger, was unfinished
+    skipped: bool  # it became no job: `job_id`, of an earlier tick or of a trigger, was unfinished
 
 
 @dataclass(frozen=True)
 class ScheduleDetail:
+    """A schedule with its arguments and ticks."""
+
     schedule: ScheduleReport
     arguments: Any
-    ahead: tuple[TickAhead, ...]  # of a paused one: if it were resumed now
+    ahead: tuple[TickAhead, ...]  # of a paused schedule: if it were resumed now
     behind: tuple[TickBehind, ...]  # newest first; remembered for 30 days
 
 
 def list_schedules(tx: Transaction, *, everyone: bool = False) -> list[ScheduleReport]:
-    """All by name; with `everyone` also those that were removed although the code declares them."""
-    return [report(it) for it in schedules(tx, everyone=everyone)]
+    """All schedules by name; with `everyone` also those that an operator removed although code declares them."""
+    return [report(schedule) for schedule in schedules(tx, everyone=everyone)]
 
 
 def show_schedule(tx: Transaction, name: str, *, now: int | None = None) -> ScheduleDetail:
-    """One, with its next and its last ticks."""
-    it = get(tx, name)
-    return ScheduleDetail(
-        report(it), decode(it.definition.payload), _ahead(it, clock(tx, now)), _behind(tx, name)
-    )
+    """One schedule, with its next and its last ticks."""
+    schedule = get(tx, name)
+    arguments = decode(schedule.definition.payload)
+    return ScheduleDetail(report(schedule), arguments, _ahead(schedule, clock(tx, now)), _behind(tx, name))
 
 
 def report(schedule: Schedule) -> ScheduleReport:
-    it = schedule.definition
+    definition = schedule.definition
     return ScheduleReport(
         name=schedule.name,
         state=_state(schedule),
-        when=_when(it),
-        kind=it.kind,
-        queue=it.queue,
-        priority=it.priority,
-        cron=it.cron,
-        every_seconds=None if it.every is None else it.every / 1e6,
-        at=_moment(it.once_at),
-        tz=it.tz,
-        missed=it.missed,
-        overlap=it.overlap,
-        tick_as=it.tick_as,
+        when=_when(definition),
+        kind=definition.kind,
+        queue=definition.queue,
+        priority=definition.priority,
+        cron=definition.cron,
+        every_seconds=None if definition.every is None else definition.every / 1e6,
+        at=_moment(definition.once_at),
+        tz=definition.tz,
+        missed=definition.missed,
+        overlap=definition.overlap,
+        tick_as=definition.tick_as,
         next_at=_moment(schedule.next_at),
         last_at=_moment(schedule.last_at),
         paused_at=_moment(schedule.paused_at),
@@ -149,8 +151,10 @@ def _ahead(schedule: Schedule, now: int) -> tuple[TickAhead, ...]:
 
 def _behind(tx: Transaction, name: str) -> tuple[TickBehind, ...]:
     prefix = f"{SCOPE}:{name}:"
-    rows = tx.rows(RECENT, first=prefix, last=f"{SCOPE}:{name};", limit=SHOWN + 1, remembered=REMEMBERED)
-    before = [*(row[1] for row in rows[1:]), None]  # the age of a job that is forgotten is, too
+    rows = tx.rows(
+        RECENT_TICKS, first=prefix, last=f"{SCOPE}:{name};", limit=SHOWN + 1, remembered=REMEMBERED
+    )
+    before = [*(row[1] for row in rows[1:]), None]  # of a forgotten job the age is not known either
     found = (
         TickBehind(
             datetime.fromisoformat(key.removeprefix(prefix)), job_id, state, bool(older) or job_id == earlier
@@ -168,22 +172,19 @@ def _state(schedule: Schedule) -> State:
     return "finished" if schedule.next_at is None else "active"
 
 
-def _when(it: Definition) -> str:
-    if it.cron is not None:
-        return it.cron
-    if it.every is not None:
-        unit, size = next(((unit, size) for unit, size in UNITS if it.every % size == 0), ("s", 1_000_000))
-        return f"every {it.every / size:g}{unit}"
-    return f"once, {moment(it.once_at or 0):%Y-%m-%d %H:%M:%S} UTC"
+def _when(definition: Definition) -> str:
+    if definition.cron is not None:
+        return definition.cron
+    if definition.every is not None:
+        unit, size = next(
+            ((unit, size) for unit, size in UNITS if definition.every % size == 0), ("s", 1_000_000)
+        )
+        return f"every {definition.every / size:g}{unit}"
+    return f"once, {moment(definition.once_at or 0):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _moment(at: int | None) -> datetime | None:
     return None if at is None else moment(at)
-
-
-# What an operator may do to schedules, from Python; the command line is thin over it. Each change is written down.
-
-T = TypeVar("T")
 
 
 class HasKind(Protocol):
@@ -194,7 +195,7 @@ class HasKind(Protocol):
 
 
 class Schedules:
-    """Looks at schedules and changes them at run time. What it changes is written down with who did it, and why."""
+    """Looks at schedules and changes them at run time. Every change is in the audit, with its actor and reason."""
 
     def __init__(self, database: Database, kinds: Kinds, actor: Actor | None = None) -> None:
         self.database = database
@@ -202,30 +203,30 @@ class Schedules:
         self._actor = actor or actor_or_default()
 
     def by(self, name: str, *, reason: str | None = None) -> Schedules:
-        """The same, in this one's name."""
+        """The schedules for the actor of this name."""
         return Schedules(self.database, self.kinds, Actor(name, reason))
 
     def all(self, *, everyone: bool = False) -> list[ScheduleReport]:
-        """By name; with `everyone` also those that were removed although the code declares them."""
+        """All schedules by name; with `everyone` also those that an operator removed although code declares them."""
         with self.database.reading() as tx:
             return list_schedules(tx, everyone=everyone)
 
     def show(self, name: str) -> ScheduleDetail:
-        """One, with its next and its last ticks."""
+        """One schedule, with its next and its last ticks."""
         with self.database.reading() as tx:
             return show_schedule(tx, name)
 
     def add(
         self, name: str, job: HasKind | str, *, note: str | None = None, **options: Unpack[ScheduleOptions]
     ) -> ScheduleReport:
-        """A new one, in the table only. `job` is a registered job, or the name of a kind that workers know."""
+        """Add a schedule, in the table only. `job` is a registered job, or the name of a kind that workers know."""
         kind = job if isinstance(job, str) else job.kind.name
         known = self.kinds.find(kind) if isinstance(job, str) else job.kind
         definition = define(kind, known, options)
         checked = checked_schedule_name(name)
 
         def act(tx: Transaction, by: Actor) -> ScheduleReport:
-            made = report(changes.add(tx, checked, definition, note=by.reason))
+            made = report(stored.add(tx, checked, definition, note=by.reason))
             record(tx, by, "schedule.add", checked, detail=_detail(made))
             return made
 
@@ -234,13 +235,13 @@ class Schedules:
     def change(
         self, name: str, *, note: str | None = None, **options: Unpack[ScheduleOptions]
     ) -> ScheduleReport:
-        """Let it be as given from now on; what is not given stays. If its ticks change, they are counted from now."""
+        """Change the options that are given; the others stay. If its ticks change, they are counted from now."""
 
         def revise(before: Definition) -> Definition:
             return define(before.kind, self.kinds.find(before.kind), options, before)
 
         def act(tx: Transaction, by: Actor) -> ScheduleReport:
-            made = report(changes.change(tx, name, revise, note=by.reason))
+            made = report(stored.change(tx, name, revise, note=by.reason))
             record(tx, by, "schedule.change", name, detail=_detail(made))
             return made
 
@@ -250,7 +251,7 @@ class Schedules:
         """Let no tick fire; jobs that exist go on. False if it was paused before."""
 
         def act(tx: Transaction, by: Actor) -> bool:
-            changed = changes.pause(tx, name, note=by.reason)
+            changed = stored.pause(tx, name, note=by.reason)
             if changed:
                 record(tx, by, "schedule.pause", name)
             return changed
@@ -258,10 +259,10 @@ class Schedules:
         return self._act(act, note)
 
     def resume(self, name: str, note: str | None = None) -> bool:
-        """Go on with the next tick; those of the pause are not made up. False if it was not paused."""
+        """Go on with the next tick; ticks in the pause are not made up. False if it was not paused."""
 
         def act(tx: Transaction, by: Actor) -> bool:
-            changed = changes.resume(tx, name, note=by.reason)
+            changed = stored.resume(tx, name, note=by.reason)
             if changed:
                 record(tx, by, "schedule.resume", name)
             return changed
@@ -269,29 +270,29 @@ class Schedules:
         return self._act(act, note)
 
     def trigger(self, name: str, note: str | None = None) -> EnqueuedJob[Any]:
-        """One job now; the plan stays as it is, also of a paused one."""
+        """Enqueue its job now, once, also of a paused schedule; its next ticks stay as they are."""
 
         def act(tx: Transaction, by: Actor) -> str:
-            job = changes.trigger(tx, name, seal=self.kinds.stored)
+            job = stored.trigger(tx, name, seal=self.kinds.stored)
             record(tx, by, "schedule.trigger", name, detail={"job_id": job.id})
             return job.id
 
         return EnqueuedJob(self._act(act, note), created=True, app=self)
 
     def remove(self, name: str, note: str | None = None) -> None:
-        """Let it be gone; jobs that exist go on. One that the code declares stays away until it is reset."""
+        """Remove a schedule; jobs that exist go on. One that code declares stays removed until it is reset."""
 
         def act(tx: Transaction, by: Actor) -> None:
-            changes.remove(tx, name, note=by.reason)
+            stored.remove(tx, name, note=by.reason)
             record(tx, by, "schedule.remove", name)
 
         self._act(act, note)
 
     def reset(self, name: str, note: str | None = None) -> ScheduleReport:
-        """Let it be as the code declares it: unchanged, not paused, not removed."""
+        """Make a schedule as the code declares it: unchanged, not paused, not removed."""
 
         def act(tx: Transaction, by: Actor) -> ScheduleReport:
-            made = report(declared.reset(tx, name, note=by.reason))
+            made = report(stored.reset(tx, name, note=by.reason))
             record(tx, by, "schedule.reset", name, detail=_detail(made))
             return made
 

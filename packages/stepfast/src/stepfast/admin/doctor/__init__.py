@@ -1,4 +1,5 @@
-"""What is wrong, and what to do about it.
+"""`stepfast doctor`: what is wrong, and what to do about it.
 
-`examination` asks; `work` judges our own tables; one module per product knows its settings and its sessions.
+`examination` runs all checks. `work` checks our own tables, `broker` the brokers, and one module per database product its
+settings and sessions.
 """

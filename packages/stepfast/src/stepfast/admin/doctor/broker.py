@@ -1,4 +1,4 @@
-"""Do the brokers and the blob storage let us in, and what waits there? Asked where something names them.
+"""Checks of brokers and blob storage: whether they let us in, and what waits there. Only where something names them.
 
 The environment names a broker of tasks; feeds that are known here name theirs, with the queues of their runs.
 """
@@ -38,28 +38,30 @@ FEEDS = sql("SELECT count(*) FROM stepfast_feed")
 
 @dataclass(frozen=True)
 class Queue:
+    """A queue of a broker."""
+
     name: str
     cure: str  # of dead letters there
-    needed: bool = True  # else there may be none: who has runs need not have tasks
+    needed: bool = True  # else it may be missing: an application with runs need not have tasks
 
 
 def look(database: Database, brokers: Collection[Broker] = ()) -> list[Finding]:
-    """What the environment names, as a worker would reach it, and the brokers of feeds."""
+    """Check the broker and the storage that the environment names, as a worker reaches them, and the brokers of feeds."""
     settings = transport_settings(database=database)
     asked = _queues(database, settings, brokers)
-    found = [it for url, queues in asked.items() for it in _broker(url, queues, settings)]
+    found = [finding for url, queues in asked.items() for finding in _broker(url, queues, settings)]
     return [*found, *_blobs(settings)]
 
 
 def _queues(
     database: Database, settings: TransportSettings, brokers: Collection[Broker]
 ) -> dict[str, list[Queue]]:
-    """By the URL of their broker."""
+    """The queues to check, by the URL of their broker."""
     asked: dict[str, list[Queue]] = {}
-    for it in brokers or _by_environment(database):
-        if not it.url.startswith("memory:"):  # only its own process sees into it
-            of_runs = [Queue(name, OF_RUNS) for name in (it.work_items, it.consolidate)]
-            asked[it.url] = list(dict.fromkeys([*asked.get(it.url, []), *of_runs]))
+    for broker in brokers or _by_environment(database):
+        if not broker.url.startswith("memory:"):  # only its own process sees into it
+            of_runs = [Queue(name, OF_RUNS) for name in (broker.work_items, broker.consolidate)]
+            asked[broker.url] = list(dict.fromkeys([*asked.get(broker.url, []), *of_runs]))
     if (named := _named(settings)) is not None:
         client = os.environ.get("CLIENT_ID", "").strip()
         needed = bool(client) or named not in asked
@@ -68,7 +70,7 @@ def _queues(
 
 
 def _by_environment(database: Database) -> list[Broker]:
-    """Where nobody says which feeds there are: those of this database have the broker that the environment names."""
+    """Where no feeds are given: the feeds of this database have the broker that the environment names."""
     from stepfast.runs.broker import checked_broker
 
     try:
@@ -76,21 +78,21 @@ def _by_environment(database: Database) -> list[Broker]:
             feeds = int(tx.first(FEEDS))
         broker = checked_broker(os.environ.get(TRANSPORT, "").strip() or None)
     except StepfastError:
-        return []  # the tables are not there, or the URL is none: said elsewhere
+        return []  # the tables are missing, or the URL is wrong: other checks say so
     return [broker] if feeds and broker is not None else []
 
 
 def _broker(url: str, queues: Sequence[Queue], settings: TransportSettings) -> Iterator[Finding]:
     try:
         with Link(open_transport(url, settings), PATIENCE) as link:
-            for it in queues:
+            for queue in queues:
                 try:
-                    depth = link.wait_for(link.transport.depth(it.name))
+                    depth = link.wait_for(link.transport.depth(queue.name))
                 except TransportRefusedError as error:
-                    if it.needed:
+                    if queue.needed:
                         yield warn("broker", str(error).partition("\n")[0], MISSING)
                 else:
-                    yield _judged(link.transport.name, it, depth)
+                    yield _judged(link.transport.name, queue, depth)
     except StepfastError as error:
         yield fail("broker", str(error).partition("\n")[0], CURE)
 

@@ -1,4 +1,4 @@
-"""One thing the doctor looked at: what it found, and what to do."""
+"""A finding of the doctor: what was checked, what was found, and what to do. And sessions of the server in our way."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
+    """How bad a finding is."""
+
     OK = "ok"
-    WARN = "warn"  # works, but somebody should know
+    WARN = "warn"  # works, but an operator should know
     FAIL = "fail"  # work is stuck, or could be lost
 
 
 @dataclass(frozen=True)
 class Finding:
+    """The result of one check."""
+
     name: str
     level: Level
     found: str
@@ -41,7 +45,7 @@ def fail(name: str, found: str, cure: str) -> Finding:
 
 
 def healthy(findings: Iterable[Finding]) -> bool:
-    """Nothing is stuck and nothing could be lost; warnings are no illness."""
+    """Whether nothing is stuck and nothing could be lost; warnings do not count."""
     return all(finding.level is not Level.FAIL for finding in findings)
 
 
@@ -52,12 +56,12 @@ def listed(names: Iterable[str], most: int = 5) -> str:
     return ", ".join(every[:most]) + rest
 
 
-# Sessions of the server that are in our way, named so that an administrator finds them and learns no secret.
+# Sessions are named so that an administrator finds them and learns no secret.
 
 LONGEST_OUTLINE: Final = 100
 
-# Where a value or a remark may begin. Everything from there on is left out: cutting a text at its first quote
-# cannot be fooled by the escapes that products disagree about.
+# Where a value or a comment may begin. Everything from there on is left out: a cut at the first quote needs no
+# knowledge of escapes, which differ between products.
 _VALUE: Final = {
     "postgresql": re.compile(r"'|\$\w*\$|/\*|--"),
     "mariadb": re.compile(r"'|\"|/\*|--|#"),
@@ -87,7 +91,7 @@ class Session:
 
 
 def outline(query: str, dialect: str) -> str:
-    """What a statement does, without the values in it."""
+    """The text of a statement without its values."""
     value = _VALUE[dialect].search(query)
     text = query[: value.start()] + "…" if value else query
     text = _NUMBER.sub("?", " ".join(text.split()))

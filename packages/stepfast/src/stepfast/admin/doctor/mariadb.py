@@ -1,4 +1,4 @@
-"""MariaDB and MySQL: the settings that decide whether a commit lasts, and the sessions that hold our rows."""
+"""Checks of MariaDB and MySQL: settings that decide whether a commit lasts, and sessions that hold our rows."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ if TYPE_CHECKING:
 
 
 OLD_TRANSACTION: Final = 15  # seconds; ours end within ten
-READING: Final = 60  # seconds a transaction that locks nothing may last before it is worth a word
-FRESH: Final = 0.15  # seconds; InnoDB repeats its last answer to whoever asks again within a tenth
+READING: Final = 60  # seconds that a transaction without locks may last before it is a finding
+FRESH: Final = 0.15  # seconds; InnoDB repeats its last answer for a tenth of a second
 CROWDED: Final = 0.8
 SMALLEST_PACKET: Final = 4 * 1024 * 1024
 OLDEST_MARIADB: Final = (10, 6)  # SKIP LOCKED
 SORTING_MARIADB: Final = (10, 8)  # descending indexes
 OLDEST_MYSQL: Final = (8, 0, 21)  # SKIP LOCKED, expressions as defaults, JSON_VALUE
 
-VERSION = sql("SELECT version()")
+SERVER_VERSION = sql("SELECT version()")
 
-VARIABLES = sql("""
+SERVER_VARIABLES = sql("""
     SHOW GLOBAL VARIABLES WHERE variable_name IN ('innodb_flush_log_at_trx_commit', 'max_connections', 'read_only',
                                                   'sql_mode', 'max_allowed_packet')
 """)
-ISOLATION = sql("SHOW SESSION VARIABLES WHERE variable_name IN ('tx_isolation', 'transaction_isolation')")
-CONNECTED = sql("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+SESSION_ISOLATION = sql(
+    "SHOW SESSION VARIABLES WHERE variable_name IN ('tx_isolation', 'transaction_isolation')"
+)
+COUNT_CONNECTIONS = sql("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
 
-SESSIONS = sql("""
+OLD_SESSIONS = sql("""
     SELECT t.trx_mysql_thread_id, p.user, p.host, p.command, TIMESTAMPDIFF(SECOND, t.trx_started, NOW()),
            COALESCE(t.trx_query, p.info, ''), t.trx_rows_locked + t.trx_rows_modified
       FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
@@ -44,8 +46,8 @@ SESSIONS = sql("""
      ORDER BY t.trx_started
 """)
 
-# Only locks that somebody waits for are listed; MySQL keeps them elsewhere.
-BLOCKERS = sql("""
+# Only locks that another session waits for are listed; MySQL keeps them elsewhere.
+BLOCKING_SESSIONS = sql("""
     SELECT t.trx_mysql_thread_id, count(*)
       FROM information_schema.innodb_lock_waits w
       JOIN information_schema.innodb_locks l ON l.lock_id = w.blocking_lock_id
@@ -56,14 +58,14 @@ BLOCKERS = sql("""
 
 
 def version(tx: Transaction) -> str:
-    text = str(tx.first(VERSION))
+    text = str(tx.first(SERVER_VERSION))
     return f"MariaDB {text.partition('-')[0]}" if "mariadb" in text.lower() else f"MySQL {text}"
 
 
 def settings(tx: Transaction) -> list[Finding]:
-    values = {str(name).lower(): str(value) for name, value in tx.rows(VARIABLES)}
+    values = {str(name).lower(): str(value) for name, value in tx.rows(SERVER_VARIABLES)}
     found = [age(version(tx)), durability(values["innodb_flush_log_at_trx_commit"])]
-    isolation = str(tx.rows(ISOLATION)[0][1])
+    isolation = str(tx.rows(SESSION_ISOLATION)[0][1])
     if isolation != "READ-COMMITTED":
         found.append(
             fail(
@@ -94,8 +96,10 @@ def settings(tx: Transaction) -> list[Finding]:
 
 
 def connections(tx: Transaction) -> list[Finding]:
-    most = next(int(value) for name, value in tx.rows(VARIABLES) if str(name).lower() == "max_connections")
-    used = int(tx.rows(CONNECTED)[0][1])
+    most = next(
+        int(value) for name, value in tx.rows(SERVER_VARIABLES) if str(name).lower() == "max_connections"
+    )
+    used = int(tx.rows(COUNT_CONNECTIONS)[0][1])
     said = f"{used} of {most} connections are in use"
     if used < CROWDED * most:
         return [ok("connections", said)]
@@ -103,25 +107,25 @@ def connections(tx: Transaction) -> list[Finding]:
 
 
 def sessions(tx: Transaction) -> list[Finding]:
-    """Who holds our rows, as far as InnoDB tells: which tables a lock is on shows only while somebody waits for it."""
+    """Sessions that hold our rows. InnoDB shows the tables of a lock only while another session waits for it."""
     time.sleep(FRESH)
     blockers = _blockers(tx)
-    every = [_session(row, blockers) for row in tx.rows(SESSIONS, age=OLD_TRANSACTION)]
+    every = [_session(row, blockers) for row in tx.rows(OLD_SESSIONS, age=OLD_TRANSACTION)]
     long = timedelta(seconds=READING)
     found = [
         fail(
             "sessions",
-            f"{it} holds rows of Stepfast",
-            f"end its transaction; if nobody owns it: KILL {it.id}",
+            f"{session} holds rows of Stepfast",
+            f"end its transaction; if nobody owns it: KILL {session.id}",
         )
-        if it.locks_ours
+        if session.locks_ours
         else warn(
             "sessions",
-            f"{it} {'has locked rows, perhaps of Stepfast' if it.pins else 'keeps old row versions alive'}",
-            f"end its transaction; if nobody owns it: KILL {it.id}",
+            f"{session} {'has locked rows, perhaps of Stepfast' if session.pins else 'keeps old row versions alive'}",
+            f"end its transaction; if nobody owns it: KILL {session.id}",
         )
-        for it in every
-        if it.locks_ours or it.pins or it.age >= long
+        for session in every
+        if session.locks_ours or session.pins or session.age >= long
     ]
     return found or [ok("sessions", "no foreign transaction is in the way")]
 
@@ -129,7 +133,7 @@ def sessions(tx: Transaction) -> list[Finding]:
 def _blockers(tx: Transaction) -> dict[int, int]:
     try:
         with tx.savepoint():
-            return {int(thread): int(waiting) for thread, waiting in tx.rows(BLOCKERS)}
+            return {int(thread): int(waiting) for thread, waiting in tx.rows(BLOCKING_SESSIONS)}
     except DatabaseError:
         return {}
 
@@ -167,7 +171,7 @@ def age(product: str) -> Finding:
 
 
 def durability(flush: str) -> Finding:
-    """Whether a commit that was reported is still there after the lights went out."""
+    """Whether a commit that was reported survives a power cut."""
     if flush == "1":
         return ok("durability", "innodb_flush_log_at_trx_commit = 1")
     return fail(

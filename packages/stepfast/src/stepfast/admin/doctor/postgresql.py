@@ -1,4 +1,4 @@
-"""PostgreSQL: the settings that decide whether a commit lasts, and the sessions that hold our rows."""
+"""Checks of PostgreSQL: settings that decide whether a commit lasts, sessions that hold our rows, and poolers."""
 
 from __future__ import annotations
 
@@ -20,35 +20,193 @@ if TYPE_CHECKING:
     from stepfast.database.database import Database
 
 
-# PostgreSQL: who stands between us and the server, what is lost by it, and whether workers are woken all the same.
-
+OLDEST_VERSION: Final = 13
+OLD_TRANSACTION: Final = 15  # seconds; ours end within ten
+PINNED: Final = 60  # seconds that a transaction may keep dead rows before it is a finding
+MOST_DEAD_ROWS: Final = 50_000
+CROWDED: Final = 0.8
 POLLING: Final = "idle workers poll, every 50 ms and after a while every 250 ms, because LISTEN is lost"
 UNPREPARED: Final = "statements are not prepared"
 
+SERVER_SETTINGS = sql("""
+    SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS INTEGER),
+           current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+           current_setting('autovacuum'), pg_is_in_recovery()
+""")
 
-def look(database: Database) -> list[Finding]:
-    """What the pooler takes away; nothing to say where there is none."""
+COUNT_CONNECTIONS = sql("""
+    SELECT count(*), CAST(current_setting('max_connections') AS INTEGER)
+      FROM pg_stat_activity WHERE backend_type = 'client backend'
+""")
+
+OLD_SESSIONS = sql("""
+    SELECT a.pid, COALESCE(a.usename, '?'), COALESCE(a.application_name, ''), COALESCE(a.state, ''),
+           CAST(extract(epoch FROM clock_timestamp() - a.xact_start) AS DOUBLE PRECISION), COALESCE(a.query, ''),
+           EXISTS (SELECT 1 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+                    WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock' AND l.database = a.datid
+                      AND c.relname LIKE 'stepfast%'),
+           a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL,
+           (SELECT count(*) FROM pg_stat_activity w WHERE a.pid = ANY(pg_blocking_pids(w.pid)))
+      FROM pg_stat_activity a
+     WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
+       AND a.xact_start < clock_timestamp() - CAST(:age AS INTEGER) * interval '1 second'
+     ORDER BY a.xact_start
+""")
+
+PREPARED_TRANSACTIONS = sql("""
+    SELECT gid, owner, CAST(extract(epoch FROM clock_timestamp() - prepared) AS DOUBLE PRECISION)
+      FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
+""")
+
+TABLES_WITH_DEAD_ROWS = sql("""
+    SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
+     WHERE relname LIKE 'stepfast%' AND n_dead_tup > :most AND n_dead_tup > 2 * n_live_tup
+     ORDER BY n_dead_tup DESC
+""")
+
+
+def version(tx: Transaction) -> str:
+    return f"PostgreSQL {tx.rows(SERVER_SETTINGS)[0][0]}"
+
+
+def settings(tx: Transaction) -> list[Finding]:
+    _, number, fsync, full_pages, synchronous, autovacuum, standby = tx.rows(SERVER_SETTINGS)[0]
+    found = []
+    if number < OLDEST_VERSION * 10_000:
+        found.append(
+            fail(
+                "version",
+                f"the server is older than {OLDEST_VERSION}",
+                "upgrade PostgreSQL; nobody tests Stepfast on it",
+            )
+        )
+    if standby:
+        found.append(fail("role", "this server is a read-only standby", "point the URL at the primary"))
+    found.append(durability(fsync, full_pages, synchronous))
+    if autovacuum == "off":
+        found.append(
+            warn(
+                "autovacuum",
+                "autovacuum is off: dead rows of the queue pile up",
+                "set autovacuum = on and reload",
+            )
+        )
+    return found
+
+
+def durability(fsync: str, full_pages: str, synchronous: str) -> Finding:
+    """Whether a commit that was reported survives a power cut."""
+    if fsync == "off" or full_pages == "off":
+        return fail(
+            "durability",
+            f"fsync = {fsync}, full_page_writes = {full_pages}: a power cut can destroy the database",
+            "set both to on in postgresql.conf and reload",
+        )
+    if synchronous == "off":
+        return fail(
+            "durability",
+            "synchronous_commit = off: a crash of the server loses commits that were already reported",
+            "set it to on, at least for this role: ALTER ROLE … SET synchronous_commit = on",
+        )
+    return ok("durability", f"fsync = on, synchronous_commit = {synchronous}")
+
+
+def connections(tx: Transaction) -> list[Finding]:
+    used, most = tx.rows(COUNT_CONNECTIONS)[0]
+    said = f"{used} of {most} connections are in use"
+    if used < CROWDED * most:
+        return [ok("connections", said)]
+    return [warn("connections", said, "run fewer workers, raise max_connections, or put a pooler in between")]
+
+
+def sessions(tx: Transaction) -> list[Finding]:
+    """Sessions that hold our rows, or keep dead rows from being removed."""
+    every = [_session(*row) for row in tx.rows(OLD_SESSIONS, age=OLD_TRANSACTION)]
+    holding = [session for session in every if session.locks_ours]
+    pinning = [
+        session
+        for session in every
+        if session.pins and not session.locks_ours and session.age >= timedelta(seconds=PINNED)
+    ]
+    found = [
+        fail(
+            "sessions",
+            f"{session} holds rows or tables of Stepfast",
+            f"end its transaction; if nobody owns it: SELECT pg_terminate_backend({session.id})",
+        )
+        for session in holding
+    ] + [
+        warn(
+            "sessions",
+            f"{session} keeps dead rows of the queue from being removed, and claims slow down",
+            f"end its transaction; if nobody owns it: SELECT pg_terminate_backend({session.id})",
+        )
+        for session in pinning
+    ]
+    for gid, owner, seconds in tx.rows(PREPARED_TRANSACTIONS):
+        found.append(
+            warn(
+                "sessions",
+                f"prepared transaction {gid!r} of user {owner} has been waiting for {seconds:.0f} s",
+                f"COMMIT PREPARED or ROLLBACK PREPARED '{gid}'",
+            )
+        )
+    return found or [ok("sessions", "no foreign transaction is in the way")]
+
+
+def dead_rows(tx: Transaction) -> list[Finding]:
+    found = [
+        warn(
+            "dead rows",
+            f"{table} has {counted(dead, 'dead row')} beside {live:,} living ones",
+            f"look for long transactions (above), then: VACUUM {table}",
+        )
+        for table, dead, live in tx.rows(TABLES_WITH_DEAD_ROWS, most=MOST_DEAD_ROWS)
+    ]
+    return found or [ok("dead rows", "autovacuum keeps up")]
+
+
+def _session(*row: Any) -> Session:
+    number, user, application, state, seconds, query, locks, pins, blocks = row
+    return Session(
+        number,
+        user,
+        application,
+        state,
+        age=timedelta(seconds=seconds),
+        query=outline(query, "postgresql"),
+        locks_ours=locks,
+        pins=pins,
+        blocks=blocks,
+    )
+
+
+# The pooler
+
+
+def check_pooler(database: Database) -> list[Finding]:
+    """Check what is lost by a pooler between us and the server; no finding where there is none."""
     said = declared_pooler(urlsplit(database.url))
     woken = database.listen_elsewhere is not None
     with closing(database.connect()) as one:
         if stands_between(one.raw):
             with closing(database.connect()) as other:
-                found = [judge(mode(one, other), said, woken=woken)]
+                found = [judge_pooler(pooler_mode(one, other), said, woken=woken)]
         else:
-            found = needless(said)
-    return found + (wake_up(database) if woken else [])
+            found = needless_pooler(said)
+    return found + (check_wake_up(database) if woken else [])
 
 
-def mode(one: Connection, other: Connection) -> Pooler:
-    """How the pooler works: in session mode each client keeps the session it has, and shares it with nobody."""
-    mine = {backend(one.raw) for _ in range(2)}  # asked twice: some poolers hand out their sessions in turn
+def pooler_mode(one: Connection, other: Connection) -> Pooler:
+    """The mode of the pooler: in session mode each client keeps its session, and no other client gets it."""
+    mine = {backend(one.raw) for _ in range(2)}  # twice: some poolers hand out their sessions in turn
     theirs = {backend(other.raw)}
     mine.add(backend(one.raw))
     return Pooler.SESSION if len(mine) == 1 and not mine & theirs else Pooler.TRANSACTION
 
 
-def judge(works: Pooler, said: Pooler | None, *, woken: bool) -> Finding:
-    """Whether what the URL says fits what the pooler does."""
+def judge_pooler(works: Pooler, said: Pooler | None, *, woken: bool) -> Finding:
+    """Whether the mode that the URL declares is the mode of the pooler."""
     if works is Pooler.SESSION and said is Pooler.SESSION:
         return ok("pooler", "a pooler in session mode stands before the server; nothing is lost")
     if works is Pooler.SESSION:
@@ -77,8 +235,8 @@ def judge(works: Pooler, said: Pooler | None, *, woken: bool) -> Finding:
     )
 
 
-def needless(said: Pooler | None) -> list[Finding]:
-    """The server itself answers."""
+def needless_pooler(said: Pooler | None) -> list[Finding]:
+    """Findings where no pooler stands between us and the server."""
     if said is not Pooler.TRANSACTION:
         return []
     return [
@@ -90,8 +248,8 @@ def needless(said: Pooler | None) -> list[Finding]:
     ]
 
 
-def wake_up(database: Database) -> list[Finding]:
-    """Whether STEPFAST_LISTEN_URL leads where the work is."""
+def check_wake_up(database: Database) -> list[Finding]:
+    """Whether notifications on the database reach STEPFAST_LISTEN_URL."""
     if hears_itself(database):
         return [ok("wake-up", "what is notified on the database is heard at STEPFAST_LISTEN_URL")]
     return [
@@ -103,164 +261,9 @@ def wake_up(database: Database) -> list[Finding]:
     ]
 
 
-OLDEST_VERSION: Final = 13
-OLD_TRANSACTION: Final = 15  # seconds; ours end within ten
-PINNED: Final = 60  # seconds a horizon may stand still before it is worth a word
-MOST_DEAD_ROWS: Final = 50_000
-CROWDED: Final = 0.8
-
-SETTINGS = sql("""
-    SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS INTEGER),
-           current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
-           current_setting('autovacuum'), pg_is_in_recovery()
-""")
-
-CONNECTIONS = sql("""
-    SELECT count(*), CAST(current_setting('max_connections') AS INTEGER)
-      FROM pg_stat_activity WHERE backend_type = 'client backend'
-""")
-
-SESSIONS = sql("""
-    SELECT a.pid, COALESCE(a.usename, '?'), COALESCE(a.application_name, ''), COALESCE(a.state, ''),
-           CAST(extract(epoch FROM clock_timestamp() - a.xact_start) AS DOUBLE PRECISION), COALESCE(a.query, ''),
-           EXISTS (SELECT 1 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
-                    WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock' AND l.database = a.datid
-                      AND c.relname LIKE 'stepfast%'),
-           a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL,
-           (SELECT count(*) FROM pg_stat_activity w WHERE a.pid = ANY(pg_blocking_pids(w.pid)))
-      FROM pg_stat_activity a
-     WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
-       AND a.xact_start < clock_timestamp() - CAST(:age AS INTEGER) * interval '1 second'
-     ORDER BY a.xact_start
-""")
-
-PREPARED = sql("""
-    SELECT gid, owner, CAST(extract(epoch FROM clock_timestamp() - prepared) AS DOUBLE PRECISION)
-      FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
-""")
-
-DEAD_ROWS = sql("""
-    SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
-     WHERE relname LIKE 'stepfast%' AND n_dead_tup > :most AND n_dead_tup > 2 * n_live_tup
-     ORDER BY n_dead_tup DESC
-""")
-
-
-def version(tx: Transaction) -> str:
-    return f"PostgreSQL {tx.rows(SETTINGS)[0][0]}"
-
-
-def settings(tx: Transaction) -> list[Finding]:
-    _, number, fsync, full_pages, synchronous, autovacuum, standby = tx.rows(SETTINGS)[0]
-    found = []
-    if number < OLDEST_VERSION * 10_000:
-        found.append(
-            fail(
-                "version",
-                f"the server is older than {OLDEST_VERSION}",
-                "upgrade PostgreSQL; nobody tests Stepfast on it",
-            )
-        )
-    if standby:
-        found.append(fail("role", "this server is a read-only standby", "point the URL at the primary"))
-    found.append(durability(fsync, full_pages, synchronous))
-    if autovacuum == "off":
-        found.append(
-            warn(
-                "autovacuum",
-                "autovacuum is off: dead rows of the queue pile up",
-                "set autovacuum = on and reload",
-            )
-        )
-    return found
-
-
-def durability(fsync: str, full_pages: str, synchronous: str) -> Finding:
-    """Whether a commit that was reported is still there after the lights went out."""
-    if fsync == "off" or full_pages == "off":
-        return fail(
-            "durability",
-            f"fsync = {fsync}, full_page_writes = {full_pages}: a power cut can destroy the database",
-            "set both to on in postgresql.conf and reload",
-        )
-    if synchronous == "off":
-        return fail(
-            "durability",
-            "synchronous_commit = off: a crash of the server loses commits that were already reported",
-            "set it to on, at least for this role: ALTER ROLE … SET synchronous_commit = on",
-        )
-    return ok("durability", f"fsync = on, synchronous_commit = {synchronous}")
-
-
-def connections(tx: Transaction) -> list[Finding]:
-    used, most = tx.rows(CONNECTIONS)[0]
-    said = f"{used} of {most} connections are in use"
-    if used < CROWDED * most:
-        return [ok("connections", said)]
-    return [warn("connections", said, "run fewer workers, raise max_connections, or put a pooler in between")]
-
-
-def sessions(tx: Transaction) -> list[Finding]:
-    """Who holds our rows, and who keeps dead ones from being removed."""
-    every = [_session(*row) for row in tx.rows(SESSIONS, age=OLD_TRANSACTION)]
-    holding = [it for it in every if it.locks_ours]
-    pinning = [it for it in every if it.pins and not it.locks_ours and it.age >= timedelta(seconds=PINNED)]
-    found = [
-        fail(
-            "sessions",
-            f"{it} holds rows or tables of Stepfast",
-            f"end its transaction; if nobody owns it: SELECT pg_terminate_backend({it.id})",
-        )
-        for it in holding
-    ] + [
-        warn(
-            "sessions",
-            f"{it} keeps dead rows of the queue from being removed, and claims slow down",
-            f"end its transaction; if nobody owns it: SELECT pg_terminate_backend({it.id})",
-        )
-        for it in pinning
-    ]
-    for gid, owner, seconds in tx.rows(PREPARED):
-        found.append(
-            warn(
-                "sessions",
-                f"prepared transaction {gid!r} of user {owner} has been waiting for {seconds:.0f} s",
-                f"COMMIT PREPARED or ROLLBACK PREPARED '{gid}'",
-            )
-        )
-    return found or [ok("sessions", "no foreign transaction is in the way")]
-
-
-def dead_rows(tx: Transaction) -> list[Finding]:
-    found = [
-        warn(
-            "dead rows",
-            f"{table} has {counted(dead, 'dead row')} beside {live:,} living ones",
-            f"look for long transactions (above), then: VACUUM {table}",
-        )
-        for table, dead, live in tx.rows(DEAD_ROWS, most=MOST_DEAD_ROWS)
-    ]
-    return found or [ok("dead rows", "autovacuum keeps up")]
-
-
-def _session(*row: Any) -> Session:
-    number, user, application, state, seconds, query, locks, pins, blocks = row
-    return Session(
-        number,
-        user,
-        application,
-        state,
-        age=timedelta(seconds=seconds),
-        query=outline(query, "postgresql"),
-        locks_ours=locks,
-        pins=pins,
-        blocks=blocks,
-    )
-
-
 def checks(database: Database) -> tuple[tuple[str, Callable[[Transaction], list[Finding]]], ...]:
     return (
-        ("pooler", lambda _: look(database)),  # on connections of its own
+        ("pooler", lambda _: check_pooler(database)),  # on connections of its own
         ("settings", settings),
         ("connections", connections),
         ("sessions", sessions),

@@ -1,4 +1,4 @@
-"""SQLite: the file, the disk it is on, and the one writer it lets in."""
+"""Checks of SQLite: the file, the disk that it is on, and its one writer."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ NETWORK: Final = frozenset(
     }
 )
 
-VERSION = sql("SELECT sqlite_version()")
-JOURNAL = sql("PRAGMA journal_mode")
+SQLITE_VERSION = sql("SELECT sqlite_version()")
+JOURNAL_MODE = sql("PRAGMA journal_mode")
 SYNCHRONOUS = sql("PRAGMA synchronous")
 
 
 def version(tx: Transaction) -> str:
-    return f"SQLite {tx.first(VERSION)}"
+    return f"SQLite {tx.first(SQLITE_VERSION)}"
 
 
 def settings(tx: Transaction) -> list[Finding]:
-    journal, synchronous = str(tx.first(JOURNAL)), int(tx.first(SYNCHRONOUS))
+    journal, synchronous = str(tx.first(JOURNAL_MODE)), int(tx.first(SYNCHRONOUS))
     said = f"journal_mode = {journal}, synchronous = {synchronous}"
     if journal == "wal" and synchronous >= 2:  # noqa: PLR2004 - 2 is FULL
         return [ok("durability", said)]
@@ -59,7 +59,7 @@ def settings(tx: Transaction) -> list[Finding]:
 
 
 def file_system(path: Path, _: Transaction) -> list[Finding]:
-    """WAL needs memory that is shared by all who use the file, which a network cannot give."""
+    """WAL needs memory that all programs with the file share, which a network file system cannot give."""
     kind = disk_of(path)
     if kind in NETWORK:
         return [
@@ -87,7 +87,7 @@ def log_size(path: Path, _: Transaction) -> list[Finding]:
 
 
 def writer(database: Database, path: Path, _: Transaction) -> list[Finding]:
-    """Ask for the write lock for a moment."""
+    """Take the write lock for a moment."""
     connection = database.connect()
     try:
         deadline = time.monotonic() + PATIENCE
@@ -112,7 +112,7 @@ def writer(database: Database, path: Path, _: Transaction) -> list[Finding]:
 
 
 def disk_of(path: Path) -> str:
-    """The type of the file system that holds it, or will; empty where nobody tells."""
+    """The type of the file system that holds a file, or will; empty where the system does not say."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
     except OSError:

@@ -1,16 +1,27 @@
-"""Is work being done? Pure judgements over what the tables say."""
+"""Checks of our own tables: is work being done, and do messages leave the database?
+
+`read_facts` reads what the tables say about jobs, `judge_work` turns it into findings and is pure. `check_outbox` looks at
+messages and alerts.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from stepfast.admin.doctor.finding import Finding, fail, listed, ok, warn
+from stepfast.admin.workers import QueueReport, WorkerReport, count_leases, list_queues, list_workers
 from stepfast.clock import counted, spoken
+from stepfast.database.statement import sql
+from stepfast.jobs.dead_letters import FailureGroup, failure_groups
+from stepfast.jobs.dependencies import find_stranded
 
 if TYPE_CHECKING:
-    from stepfast.admin.doctor.examination import Facts
+    from collections.abc import Sequence
+
+    from stepfast.database.connection import Transaction
 
 
 SHORT_LEASE: Final = 5.0  # seconds
@@ -23,11 +34,85 @@ START: Final = "start one: stepfast worker module:app"
 STRANDED: Final = "stranded jobs"
 
 
-def judge(facts: Facts) -> list[Finding]:
-    """All judgements, in the order in which one would ask."""
+# Jobs
+
+OVERDUE_JOBS = sql("""
+    SELECT count(*), COALESCE(max({now} - ready_at), 0) FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= {now}
+""")
+
+LONGEST_SUSPECT = sql("SELECT COALESCE(max({now} - ready_at), 0) FROM stepfast_job WHERE state = 'suspect'")
+
+# A worker that has no handler for a kind writes this error, and puts the job back without a charge.
+JOBS_OF_UNKNOWN_KINDS = sql("""
+    SELECT kind, count(*) FROM stepfast_job
+     WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%' GROUP BY kind ORDER BY kind
+""")
+
+# Jobs that wait for a dead or cancelled job, and one such job.
+WAITING_FOR_DEAD_JOBS = sql("""
+    SELECT count(DISTINCT d.child_id), min(d.parent_id)
+      FROM stepfast_archive a JOIN stepfast_dependency d ON d.parent_id = a.id
+     WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
+""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What our own tables say, read once for all checks."""
+
+    workers: Sequence[WorkerReport] = ()
+    queues: Sequence[QueueReport] = ()
+    leases: int = 0
+    expired_leases: int = 0
+    overdue: int = 0  # scheduled jobs whose time has come
+    overdue_seconds: float = 0.0
+    suspect_seconds: float = 0.0  # how long the longest suspect has been waiting
+    unknown_kinds: Sequence[tuple[str, int]] = ()
+    dead: Sequence[FailureGroup] = ()
+    wait_for_dead: int = 0  # jobs that wait for one that died or was cancelled
+    dead_parent: str | None = None  # one such job
+    stranded: Sequence[str] = ()  # jobs that have ended, while others wait for them
+
+    @property
+    def running(self) -> list[WorkerReport]:
+        return [worker for worker in self.workers if worker.running]
+
+    @property
+    def open_queues(self) -> list[QueueReport]:
+        return [queue for queue in self.queues if queue.paused_at is None]
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that workers should take now."""
+        return sum(queue.ready + queue.suspect + queue.held for queue in self.open_queues) + self.overdue
+
+
+def read_facts(tx: Transaction) -> Facts:
+    """The facts now."""
+    leases, expired = count_leases(tx)
+    overdue, overdue_age = tx.rows(OVERDUE_JOBS)[0]
+    wait_for_dead, dead_parent = tx.rows(WAITING_FOR_DEAD_JOBS)[0]
+    return Facts(
+        workers=list_workers(tx),
+        queues=list_queues(tx),
+        leases=leases,
+        expired_leases=expired,
+        overdue=int(overdue),
+        overdue_seconds=int(overdue_age) / 1e6,
+        suspect_seconds=int(tx.first(LONGEST_SUSPECT)) / 1e6,
+        unknown_kinds=[(str(kind), int(count)) for kind, count in tx.rows(JOBS_OF_UNKNOWN_KINDS)],
+        dead=failure_groups(tx, limit=1_000),
+        wait_for_dead=int(wait_for_dead),
+        dead_parent=dead_parent,
+        stranded=find_stranded(tx),
+    )
+
+
+def judge_work(facts: Facts) -> list[Finding]:
+    """All findings about jobs, in the order in which an operator would ask. Pure."""
     return [
         finding
-        for judgement in (
+        for check in (
             _workers,
             _silent,
             _same_id,
@@ -42,14 +127,17 @@ def judge(facts: Facts) -> list[Finding]:
             _dependants,
             _stranded,
         )
-        for finding in judgement(facts)
+        for finding in check(facts)
     ]
 
 
 def _workers(facts: Facts) -> list[Finding]:
     running = facts.running
     if running:
-        busy, slots = sum(it.active_jobs for it in running), sum(it.concurrency for it in running)
+        busy, slots = (
+            sum(worker.active_jobs for worker in running),
+            sum(worker.concurrency for worker in running),
+        )
         return [ok("workers", f"{counted(len(running), 'worker')} running, {busy} of {slots} slots busy")]
     if facts.waiting:
         return [fail("workers", f"no worker is running, and {counted(facts.waiting, 'job')} wait", START)]
@@ -57,7 +145,7 @@ def _workers(facts: Facts) -> list[Finding]:
 
 
 def _silent(facts: Facts) -> list[Finding]:
-    silent = [it.worker_id for it in facts.workers if not it.running]
+    silent = [worker.worker_id for worker in facts.workers if not worker.running]
     if not silent:
         return []
     cure = (
@@ -69,7 +157,9 @@ def _silent(facts: Facts) -> list[Finding]:
 
 
 def _same_id(facts: Facts) -> list[Finding]:
-    twice = [name for name, count in Counter(it.worker_id for it in facts.running).items() if count > 1]
+    twice = [
+        name for name, count in Counter(worker.worker_id for worker in facts.running).items() if count > 1
+    ]
     if not twice:
         return []
     return [
@@ -82,23 +172,23 @@ def _same_id(facts: Facts) -> list[Finding]:
 
 
 def _leases(facts: Facts) -> list[Finding]:
-    short = [it for it in facts.running if it.lease_seconds < SHORT_LEASE]
-    long = [it for it in facts.running if it.lease_seconds > LONG_LEASE]
+    short = [worker for worker in facts.running if worker.lease_seconds < SHORT_LEASE]
+    long = [worker for worker in facts.running if worker.lease_seconds > LONG_LEASE]
     found = []
     if short:
         found.append(
             warn(
                 "lease",
-                f"a lease of {_span(min(it.lease_seconds for it in short))} ({listed(it.worker_id for it in short)}): a short pause looks like a crash",
+                f"a lease of {_span(min(worker.lease_seconds for worker in short))} ({listed(worker.worker_id for worker in short)}): a short pause looks like a crash",
                 f"use --lease {SHORT_LEASE:.0f}s or more",
             )
         )
     if long:
-        worst = max(it.lease_seconds for it in long)
+        worst = max(worker.lease_seconds for worker in long)
         found.append(
             warn(
                 "lease",
-                f"a lease of {_span(worst)} ({listed(it.worker_id for it in long)}): jobs of a killed worker wait that long",
+                f"a lease of {_span(worst)} ({listed(worker.worker_id for worker in long)}): jobs of a killed worker wait that long",
                 "the lease need not cover a job's duration, since the process renews it; use --lease 10s",
             )
         )
@@ -107,12 +197,12 @@ def _leases(facts: Facts) -> list[Finding]:
 
 def _slots(facts: Facts) -> list[Finding]:
     running = facts.running
-    if not running or not facts.waiting or any(it.active_jobs < it.concurrency for it in running):
+    if not running or not facts.waiting or any(worker.active_jobs < worker.concurrency for worker in running):
         return []
     return [
         warn(
             "slots",
-            f"all {sum(it.concurrency for it in running)} slots are busy, and {counted(facts.waiting, 'job')} wait",
+            f"all {sum(worker.concurrency for worker in running)} slots are busy, and {counted(facts.waiting, 'job')} wait",
             "start more workers or raise --concurrency; stepfast leases list shows what runs",
         )
     ]
@@ -120,21 +210,25 @@ def _slots(facts: Facts) -> list[Finding]:
 
 def _queues(facts: Facts) -> list[Finding]:
     found = []
-    paused = [it for it in facts.queues if it.paused_at is not None and it.ready + it.suspect + it.scheduled]
+    paused = [
+        queue
+        for queue in facts.queues
+        if queue.paused_at is not None and queue.ready + queue.suspect + queue.scheduled
+    ]
     if paused:
-        waiting = sum(it.ready + it.suspect + it.scheduled for it in paused)
+        waiting = sum(queue.ready + queue.suspect + queue.scheduled for queue in paused)
         found.append(
             warn(
                 "paused queues",
-                f"{counted(waiting, 'job')} wait in paused queues: {listed(it.queue for it in paused)}",
+                f"{counted(waiting, 'job')} wait in paused queues: {listed(queue.queue for queue in paused)}",
                 f"stepfast queues resume {paused[0].queue}",
             )
         )
     served = {name for worker in facts.running for name in worker.queues}
     unserved = [
-        it.queue
-        for it in facts.open_queues
-        if it.ready + it.suspect and facts.running and not served & {"*", it.queue}
+        queue.queue
+        for queue in facts.open_queues
+        if queue.ready + queue.suspect and facts.running and not served & {"*", queue.queue}
     ]
     if unserved:
         found.append(
@@ -145,12 +239,12 @@ def _queues(facts: Facts) -> list[Finding]:
             )
         )
     slow = [
-        it
-        for it in facts.open_queues
-        if (it.oldest_ready_seconds or 0) > LONG_WAIT and it.queue not in unserved
+        queue
+        for queue in facts.open_queues
+        if (queue.oldest_ready_seconds or 0) > LONG_WAIT and queue.queue not in unserved
     ]
     if slow and facts.running:
-        worst = max(slow, key=lambda it: it.oldest_ready_seconds or 0)
+        worst = max(slow, key=lambda queue: queue.oldest_ready_seconds or 0)
         found.append(
             warn(
                 "backlog",
@@ -217,7 +311,7 @@ def _scheduled(facts: Facts) -> list[Finding]:
 def _dead(facts: Facts) -> list[Finding]:
     if not facts.dead:
         return [ok("dead letters", "none")]
-    total, worst = sum(it.count for it in facts.dead), facts.dead[0]
+    total, worst = sum(group.count for group in facts.dead), facts.dead[0]
     return [
         warn(
             "dead letters",
@@ -240,7 +334,7 @@ def _dependants(facts: Facts) -> list[Finding]:
 
 
 def _stranded(facts: Facts) -> list[Finding]:
-    """Only rows that were deleted or moved by hand leave any: the end of a job decides about its dependants."""
+    """Jobs are stranded only by rows that were deleted or moved by hand: the end of a job releases its dependants."""
     if not facts.stranded:
         return []
     ended = f"{counted(len(facts.stranded), 'job')} ended: {listed(facts.stranded)}"
@@ -255,3 +349,47 @@ def _stranded(facts: Facts) -> list[Finding]:
 
 def _span(seconds: float) -> str:
     return spoken(timedelta(seconds=seconds))
+
+
+# Messages and alerts
+
+OVERDUE: Final = 60 * 1_000_000  # microseconds; a relay looks every second
+
+COUNT_DEAD_MESSAGES = sql(
+    "SELECT count(*) FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL"
+)
+STUCK_DESTINATIONS = sql("""
+    SELECT count(DISTINCT o.destination) FROM stepfast_outbox o
+     WHERE o.state = 'waiting' AND o.due_at < {now} - :overdue
+       AND NOT EXISTS (SELECT 1 FROM stepfast_outbox h
+                        WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
+       AND NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = o.destination AND d.leased_until > {now})
+""")
+MESSAGES_WITHOUT_SETTINGS = sql("""
+    SELECT count(*), max(last_error) FROM stepfast_outbox
+     WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+""")
+COUNT_UNTOLD_ALERTS = sql("SELECT count(*) FROM stepfast_alert WHERE notify_at < {now} - :overdue")
+
+
+def check_outbox(tx: Transaction) -> list[Finding]:
+    """Messages that no worker sends, messages that were given up, and alerts that have no address. No finding if all is well."""
+    found: list[Finding] = []
+    if stuck := int(tx.first(STUCK_DESTINATIONS, overdue=OVERDUE)):
+        said = f"{counted(stuck, 'destination')} should have been served by now, and nobody does"
+        found.append(warn("outbox", said, "start a worker; is STEPFAST_OUTBOX_RELAY off for all of them?"))
+    waiting, why = tx.rows(MESSAGES_WITHOUT_SETTINGS)[0]
+    if waiting:
+        said = f"{counted(int(waiting), 'message')} cannot be sent by the workers as they are set up: {why}"
+        found.append(
+            warn("outbox", said, "set up a worker so that it can; the messages wait, and lose no try")
+        )
+    if dead := int(tx.first(COUNT_DEAD_MESSAGES)):
+        cure = "stepfast outbox list --state dead; then stepfast outbox retry, or purge"
+        found.append(warn("dead messages", f"{counted(dead, 'message')} given up", cure))
+    if untold := int(tx.first(COUNT_UNTOLD_ALERTS, overdue=OVERDUE)):
+        said = f"{counted(untold, 'alert')} that nobody was told"
+        found.append(
+            warn("alerts", said, "set STEPFAST_ALERT_URLS for a worker; read them: stepfast alerts list")
+        )
+    return found
