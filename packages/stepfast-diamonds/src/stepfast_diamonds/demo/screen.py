@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 from rich.text import Text
 
-from stepfast.applications import RunState, counted, sqlite_path
+from stepfast.applications import counted, sqlite_path
 from stepfast.applications.commands import (
     LINE_EVERY,
     RunBars,
@@ -28,6 +28,7 @@ from stepfast.applications.commands import (
     run_line,
     said,
 )
+from stepfast.reports import RunState
 from stepfast_diamonds.feed import NATURAL
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from stepfast import Stepfast
-    from stepfast.applications import RunObserver, RunProgress, RunReport
+    from stepfast.reports import RunObserver, RunProgress, RunReport
     from stepfast_diamonds.demo.comparison import Comparison
     from stepfast_diamonds.demo.folder import DemoPlace
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stepfast import Stepfast
-from stepfast.applications import RunState, counted
+from stepfast.applications import counted
 from stepfast.errors import StepfastError
+from stepfast.reports import RunState
 from stepfast.webhooks import NotificationSettings
 from stepfast_diamonds.demo.comparison import compare, rows_of
 from stepfast_diamonds.demo.crash import Crash, TakenOver, kill, noticed_after, taken_over
@@ -30,7 +31,7 @@ from stepfast_diamonds.feed import NATURAL, nivoda
 from stepfast_diamonds.schema import prepare
 
 if TYPE_CHECKING:
-    from stepfast.applications import RunProgress, RunReport
+    from stepfast.reports import RunProgress, RunReport
     from stepfast_diamonds.demo.comparison import Comparison
 
 

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepfast.admin.audit import Actor
     from stepfast.admin.audit import record as record_audit
-    from stepfast.admin.run_reports import RunReport
-    from stepfast.admin.run_status import RunObserver, RunProgress
     from stepfast.app import Stepfast
     from stepfast.clock import Duration, counted, duration, instant, micros, moment
     from stepfast.database.connection import Transaction
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from stepfast.limits.slots import reserve_starts
     from stepfast.runs.partitioning.contract import Frontier, Plan
     from stepfast.runs.partitioning.heatmap import draw
-    from stepfast.runs.run import RunState
     from stepfast.telemetry import happened
     from stepfast.telemetry.logs import Lines as LogLines
     from stepfast.telemetry.logs import formatter as log_formatter
@@ -38,17 +34,12 @@ T = TypeVar("T")
 
 __all__ = [
     "SECRET_KEY",
-    "Actor",
     "Component",
     "Duration",
     "Frontier",
     "Keyring",
     "LogLines",
     "Plan",
-    "RunObserver",
-    "RunProgress",
-    "RunReport",
-    "RunState",
     "counted",
     "draw",
     "duration",
@@ -72,17 +63,12 @@ __all__ = [
 
 _LATER = {
     "SECRET_KEY": "stepfast.encryption:SECRET_KEY",
-    "Actor": "stepfast.admin.audit:Actor",
     "Component": "stepfast.database.migrate:Component",
     "Duration": "stepfast.clock:Duration",
     "Frontier": "stepfast.runs.partitioning.contract:Frontier",
     "Keyring": "stepfast.encryption:Keyring",
     "LogLines": "stepfast.telemetry.logs:Lines",
     "Plan": "stepfast.runs.partitioning.contract:Plan",
-    "RunObserver": "stepfast.admin.run_status:RunObserver",
-    "RunProgress": "stepfast.admin.run_status:RunProgress",
-    "RunReport": "stepfast.admin.run_reports:RunReport",
-    "RunState": "stepfast.runs.run:RunState",
     "counted": "stepfast.clock:counted",
     "draw": "stepfast.runs.partitioning.heatmap:draw",
     "duration": "stepfast.clock:duration",

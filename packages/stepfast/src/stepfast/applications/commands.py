@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepfast.app import Stepfast
-    from stepfast.applications import Actor, Component
+    from stepfast.applications import Component
+    from stepfast.reports import Actor
 
 __all__ = [
     "LINE_EVERY",
