@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepfast.jobs.outcome import Again, Continue, Done
-from stepfast.runs import page as place
+from stepfast.runs import page
 from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.testing import clock
 from tests.crash.kill_points import watched
@@ -43,7 +43,7 @@ def looks(app: Stepfast, act: Callable[[], object]) -> int:
     sent: list[tuple[str, str]] = []
     with watched(Ear(sent)):
         act()
-    return sent.count(("before", place.FIND_POSITION.render(app.database.dialect)))
+    return sent.count(("before", page.FIND_POSITION.render(app.database.dialect)))
 
 
 def test_a_chain_in_one_process_looks_up_its_place_once(app: Stepfast) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from stepfast import Page, Token
 from stepfast.jobs.outcome import Again
-from stepfast.runs import page as place
+from stepfast.runs import page
 from stepfast.runs import raw_rows as raw
 from stepfast.runs.partitioning.partitioners import Fixed
 from tests.contract.runs.test_page_position import Ear
@@ -104,5 +104,5 @@ def test_a_source_that_repeats_itself_is_soon_expected_to(app: Stepfast, cuts: t
 
     asked = [it for it in shop.requests if it[0] == "page"]
     written = [it for it in pages(app, run.id) if it["request_offset"] is not None]
-    assert len(asked) - len(written) == min(len(cuts) + 1, place.MOST_REPEATING)
+    assert len(asked) - len(written) == min(len(cuts) + 1, page.MOST_REPEATING)
     check_complete(app, run.id, shop)

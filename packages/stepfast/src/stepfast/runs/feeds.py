@@ -75,7 +75,7 @@ class Feeds:
                 )
 
     def _register_jobs(self, declared: Declaration) -> None:
-        """The jobs that a run is made of, in the order in which it meets them; and those that read no run."""
+        """Register the jobs that a run is made of, in the order in which it meets them, and the replay of quarantined rows."""
         database, breaker = self._database, Breaker(declared, self._database)
         asks_source = {
             "retry": Retry(attempts=declared.attempts_page),

@@ -398,7 +398,7 @@ def restart_partitions(
         if from_start:
             matched = tx.run(RESTART_PARTITION_ANEW, **place)
         else:
-            matched = tx.run(RESTART_PARTITION, **place, paging=_fresh(it.paging))
+            matched = tx.run(RESTART_PARTITION, **place, paging=_with_fresh_budget(it.paging))
         if matched != 1:
             raise ContentionError(f"{it.name} changed while we looked; try again")
         if it.state is PartitionState.DONE_UNVERIFIED:
@@ -487,7 +487,7 @@ def _announce(
         )
 
 
-def _fresh(paging: str | None) -> str | None:
+def _with_fresh_budget(paging: str | None) -> str | None:
     """The stored state of the pages, with a fresh budget of requests."""
     if paging is None:
         return None

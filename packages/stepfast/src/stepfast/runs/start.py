@@ -147,7 +147,7 @@ def refuse_ahead(declared: Declaration, ahead: timedelta) -> None:
 
 
 def start_run(tx: Transaction, declared: Declaration, request: RunRequest, clock: SourceClock) -> Run:
-    """A run and the job that plans it. Refused while another run of the feed is active."""
+    """Create a run and the job that plans it. Refused while another run of the feed is active."""
     row = lock_feed(tx, declared.name)
     tx.run(KEEP_SKEW, feed=declared.name, skew=clock.skew)
     kind = kind_for(request, row)
@@ -206,7 +206,7 @@ def window_of(
 
 
 def kind_for(request: RunRequest, row: FeedRow) -> RunKind:
-    """What was never read has not changed since: the first run is full, whatever was asked for."""
+    """The kind of run that starts: the first run of a feed is full, whatever was asked for."""
     if request.kind is None or request.kind == "incremental":
         return "full" if row.watermark is None else "incremental"
     return request.kind

@@ -209,7 +209,7 @@ def repair_completion(tx: Transaction, declared: Declaration, run_id: str) -> Wa
 
 
 def missing_job(tx: Transaction, ids: list[str]) -> MissingJob | None:
-    """Whether these jobs no longer live; None: one does. Their rows are locked, so that no one revives or ends meanwhile."""
+    """What became of these jobs, if none of them lives any more. Their rows are locked: none is revived or ends meanwhile."""
     live = tx.rows(LOCK_LIVE_JOBS, ids=ids) if ids else []
     ended = tx.rows(LOCK_ENDED_JOBS, ids=ids) if ids else []
     for state, error, job_id in ended:

@@ -65,7 +65,7 @@ def advance_watermark(tx: Transaction, declared: Declaration, run: Run) -> int |
 
 
 def leaves_a_gap(watermark: int | None, window_from: int | None) -> bool:
-    """Whether the run began behind the watermark: an operator set it back after the run had begun."""
+    """Whether the window begins after the watermark: an operator set the watermark back after the run had begun."""
     return window_from is not None and (watermark is None or watermark < window_from)
 
 

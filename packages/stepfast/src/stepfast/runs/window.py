@@ -43,17 +43,17 @@ class Window:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing lies in it: there is nothing to ask the source for."""
+        """Whether nothing lies in the window: then the source is not asked."""
         return self.from_ == self.to
 
     @property
     def micros(self) -> tuple[int | None, int]:
-        """As it is stored."""
+        """The window as it is stored."""
         return None if self.from_ is None else instant(self.from_), instant(self.to)
 
     @classmethod
     def of(cls, from_: int | None, to: int) -> Window:
-        """From how it is stored."""
+        """A window from how it is stored."""
         return cls(None if from_ is None else moment(from_), moment(to))
 
     def to_json(self) -> dict[str, str | None]:
@@ -79,7 +79,7 @@ def next_window(
     settle: timedelta,
     last_took: timedelta = NEVER,
 ) -> Window:
-    """What a run reads that starts now. `last_took`: how long the last one of this feed took.
+    """The window of a run that starts now. `last_took`: how long the last run of this feed took.
 
     It ends no earlier than the watermark, whatever a clock that was set back says.
     """

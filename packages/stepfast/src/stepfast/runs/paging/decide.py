@@ -1,13 +1,12 @@
-"""One answer of the source, one decision. Everything it depends on is an argument, and everything it changes is in it."""
+"""One answer of the source, one decision, for each way of paging. Pure: everything it depends on is an argument."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from dataclasses import replace as replace_deciding
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from stepfast.runs.paging.decision import (
@@ -36,6 +35,57 @@ from stepfast.runs.paging.paginators import Keyset, Offset, Token
 if TYPE_CHECKING:
     from stepfast.runs.paging.decision import Answer, Cursor, PageState, Request
     from stepfast.runs.paging.paginators import Paging
+
+
+def decide(paging: Paging, state: PageState, request: Request, answer: Answer) -> Decision:
+    """What the answer to this request means. Only the answer to the state's own request means anything."""
+    if state.ended is not None:
+        return StaleAnswer(note=f"request {request.seq} came after the end")
+    if request.seq != state.seq:
+        return StaleAnswer(note=f"request {request.seq} was answered before; the next one is {state.seq}")
+    asked = replace(state, seq=state.seq + 1, requests=state.requests + 1)
+    decision: Decision
+    if request.ask is Ask.COUNT:
+        decision = _after_count(paging, asked, request, answer)
+    elif answer.expired:
+        decision = restart_pass(paging, asked, "the source no longer knows where we were")
+    elif isinstance(paging, Offset):
+        decision = judge_offset(paging, asked, request, answer)
+    elif isinstance(paging, Token):
+        decision = judge_token(paging, asked, request, answer)
+    else:
+        decision = judge_keyset(paging, asked, request, answer)
+    return _within_budget(paging, asked, decision, request.cursor.limit)
+
+
+def _within_budget(paging: Paging, asked: PageState, decision: Decision, limit: int) -> Decision:
+    """The decision, unless it would go on for too long: then the partition fails."""
+    if isinstance(decision, Advance) and crowded(decision.state, limit) and not decision.state.counted:
+        # The set may have grown: the source counts again.
+        decision = dataclasses.replace(decision, state=replace(decision.state, ask=Ask.COUNT))
+    if isinstance(decision, Advance | StepBack):
+        problem = over_budget(paging, decision.state, limit)
+        if problem is not None:
+            # The page's rows are not kept, so the state is the one before it.
+            return Fail(state=asked, note=problem, got=decision.got)
+    return decision
+
+
+def _after_count(paging: Paging, state: PageState, request: Request, answer: Answer) -> Decision:
+    known = with_count(state, answer.count)
+    if isinstance(known, Fail):
+        return known
+    if known.closing:
+        return end_of_pass(paging, known)
+    match paging:
+        case Offset():
+            return after_count_offset(paging, known, request.cursor.limit)
+        case Keyset():
+            return after_count_keyset(paging, known)
+        case Token():
+            return Advance(state=known, note=f"the source counts {known.count:,} rows")
+        case _:
+            assert_never(paging)
 
 
 # Pages by offset, anchored: a page counts only if it begins with rows that this pass has read.
@@ -115,7 +165,7 @@ def _step_back(
 
 
 def _without_news(paging: Offset, state: PageState, limit: int, page: PageLook | None = None) -> Decision:
-    """Nothing new: are we behind our place, at the end, or before a hole?"""
+    """The page has nothing new: we are behind our place, at the end, or before a hole."""
     note, got = f"nothing new up to row {state.position:,}", page.got if page else 0
     if state.beyond is not None:
         # There are unread rows ahead: one of the pages that we refused began with them.
@@ -133,7 +183,7 @@ def _without_news(paging: Offset, state: PageState, limit: int, page: PageLook |
 
 
 def _before_rows(paging: Offset, state: PageState, limit: int, note: str, page: PageLook | None) -> Decision:
-    """The source has more rows than it shows here: the page was cut short, or there is a hole to go past."""
+    """The source counts more rows than it shows here: the page was cut short, or there is a hole to go past."""
     got = page.got if page else 0
     if state.moved and state.streak >= NOVELTY:
         return conclude(paging, replace(state, shown=0), note, page)
@@ -149,24 +199,6 @@ def _aimed(paging: Offset, state: PageState) -> PageState:
     if state.beyond is None or plain + max(state.widest, 1) >= state.beyond:
         return replace(state, offset=plain, beyond=None)
     return replace(state, offset=(state.position + state.beyond) // 2)
-
-
-# Tokens that lead round in a circle, found with one remembered token (Brent's way), however long the circle is.
-
-
-def follow(state: PageState, token: Any) -> tuple[PageState, bool]:
-    """The state with this token as the next one, and whether it was met before."""
-    name = fingerprint(token)
-    if name == state.mark or (state.after is not None and name == fingerprint(state.after)):
-        return state, True
-    age = state.mark_age + 1
-    if age < state.mark_life:
-        return replace(state, after=token, mark_age=age), False
-    return replace(state, after=token, mark=name, mark_age=0, mark_life=2 * state.mark_life), False
-
-
-def fingerprint(token: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(token, order="deterministic")).hexdigest()[:24]
 
 
 # Pages by key: each begins after the last key of the one before it, so rows that leave move nothing.
@@ -197,6 +229,7 @@ def judge_keyset(paging: Keyset, state: PageState, request: Request, answer: Ans
 
 
 def after_count_keyset(paging: Keyset, state: PageState) -> Decision:
+    """The source has counted: at the start, when too many rows came, or after an empty page."""
     if state.streak:
         return _after_empty(paging, state)
     return Advance(state=state, note=f"the source counts {state.count:,} rows")
@@ -255,54 +288,19 @@ def judge_token(paging: Token, state: PageState, request: Request, answer: Answe
     return Advance(state=after, note=note, got=page.got, fresh=page.fresh)
 
 
-def decide(paging: Paging, state: PageState, request: Request, answer: Answer) -> Decision:
-    """What the answer to this request means. Only the answer to the state's own request means anything."""
-    if state.ended is not None:
-        return StaleAnswer(note=f"request {request.seq} came after the end")
-    if request.seq != state.seq:
-        return StaleAnswer(note=f"request {request.seq} was answered before; the next one is {state.seq}")
-    asked = structs.replace(state, seq=state.seq + 1, requests=state.requests + 1)
-    decision = _judge(paging, asked, request, answer)
-    limit = request.cursor.limit
-    if isinstance(decision, Advance) and crowded(decision.state, limit) and not decision.state.counted:
-        # It may have grown.
-        decision = replace_deciding(decision, state=structs.replace(decision.state, ask=Ask.COUNT))
-    if isinstance(decision, Advance | StepBack):
-        problem = over_budget(paging, decision.state, limit)
-        if problem is not None:
-            # The page's rows are not kept, so the state is the one before it.
-            return Fail(state=asked, note=problem, got=decision.got)
-    return decision
+# Loops: tokens or keys that lead round in a circle are found with one remembered token (Brent's way), however long it is.
 
 
-def _judge(paging: Paging, state: PageState, request: Request, answer: Answer) -> Decision:
-    if request.ask is Ask.COUNT:
-        return _after_count(paging, state, request, answer)
-    if answer.expired:
-        return restart_pass(paging, state, "the source no longer knows where we were")
-    match paging:
-        case Offset():
-            return judge_offset(paging, state, request, answer)
-        case Token():
-            return judge_token(paging, state, request, answer)
-        case Keyset():
-            return judge_keyset(paging, state, request, answer)
-        case _:
-            assert_never(paging)
+def follow(state: PageState, token: Any) -> tuple[PageState, bool]:
+    """The state with this token as the next one, and whether it was met before."""
+    name = fingerprint(token)
+    if name == state.mark or (state.after is not None and name == fingerprint(state.after)):
+        return state, True
+    age = state.mark_age + 1
+    if age < state.mark_life:
+        return replace(state, after=token, mark_age=age), False
+    return replace(state, after=token, mark=name, mark_age=0, mark_life=2 * state.mark_life), False
 
 
-def _after_count(paging: Paging, state: PageState, request: Request, answer: Answer) -> Decision:
-    known = with_count(state, answer.count)
-    if isinstance(known, Fail):
-        return known
-    if known.closing:
-        return end_of_pass(paging, known)
-    match paging:
-        case Offset():
-            return after_count_offset(paging, known, request.cursor.limit)
-        case Keyset():
-            return after_count_keyset(paging, known)
-        case Token():
-            return Advance(state=known, note=f"the source counts {known.count:,} rows")
-        case _:
-            assert_never(paging)
+def fingerprint(token: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(token, order="deterministic")).hexdigest()[:24]

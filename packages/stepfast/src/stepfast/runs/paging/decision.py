@@ -1,4 +1,8 @@
-"""What a page may mean. Each meaning carries the state after it: cursor and end are stored together, or not at all."""
+"""The values that paging is made of: the state of a partition's pages, requests, answers, and decisions about them.
+
+A decision carries the state after it: cursor and end are stored together, or not at all. What a page shows about the
+order of the source, and what the end of a pass proves, is worked out here for all ways of paging. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from stepfast.runs.paging.paginators import Offset
@@ -20,15 +23,19 @@ if TYPE_CHECKING:
     from stepfast.runs.paging.paginators import Paging
 
 
-# Where the reading of a partition stands between two requests: a value that is stored with the partition as JSON.
+# The state between two requests, and the next request.
 
 
 class Ask(StrEnum):
+    """What the source is asked for."""
+
     COUNT = "count"  # how many rows the source has in this range
     PAGE = "page"
 
 
 class Verdict(StrEnum):
+    """What the end of a pass proves."""
+
     VERIFIED = "verified"  # every row that was there all the time was read
     UNVERIFIED = "unverified"  # nothing shows that: a debt
     ANOTHER_PASS = "another pass"  # nothing shows that yet  # noqa: S105 - no password
@@ -56,19 +63,19 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the source said, and which rows of the page are known."""
+    """The answer of the source, and which rows of the page are known."""
 
     ids: Sequence[str | None] = ()  # in the page's order; None: a row without an identity
     seen: Mapping[str, int] = field(
         default_factory=dict
-    )  # rows that were read before: the pass that did last
+    )  # rows that were read before, each with its last pass
     next: Any = None
     count: int | None = None
     expired: bool = False  # the source no longer knows the token
 
 
 class PageState(msgspec.Struct, frozen=True, kw_only=True):  # a changed copy takes 1 µs; of a dataclass, 25
-    """Everything that the next decision needs to know of the earlier ones."""
+    """Everything that the next decision needs to know of the earlier ones; stored with the partition as JSON."""
 
     seq: int = 0  # of the next request; every decision adds one
     pass_: int = 1
@@ -121,24 +128,27 @@ class PageState(msgspec.Struct, frozen=True, kw_only=True):  # a changed copy ta
 
 
 def first_state(*, counts: bool = True) -> PageState:
-    """Before the first request; a feed that cannot count begins with its first page.
+    """The state before the first request; a feed that cannot count begins with its first page.
 
-    Who begins a partition anew forgets the rows it has seen: known rows are what pages are anchored by.
+    A partition that begins anew forgets the rows it has seen: known rows are what pages are anchored by.
     """
     return PageState(ask=Ask.COUNT if counts else Ask.PAGE, counts=counts)
 
 
 def with_fresh_budget(state: PageState) -> PageState:
-    """The same place with a fresh budget: where a partition that failed goes on when somebody retries it."""
+    """The state with a fresh budget of requests: where a failed partition goes on when it is retried."""
     spent = state.spent + state.requests
-    return structs.replace(state, ended=None, requests=0, idle=0, streak=0, spent=spent)
+    return replace(state, ended=None, requests=0, idle=0, streak=0, spent=spent)
 
 
 def next_request(paging: Paging, state: PageState, page_size: int) -> Request:
-    """What the state asks for. The same state asks for the same, however often."""
+    """The request that the state asks for. The same state asks for the same, however often."""
     backwards = isinstance(paging, Offset) and paging.reversible and state.pass_ % 2 == 0
     cursor = Cursor(limit=page_size, offset=state.offset, after=state.after, descending=backwards)
     return Request(seq=state.seq, ask=state.ask, cursor=cursor)
+
+
+# Decisions.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +163,7 @@ class Advance:
 
 @dataclass(frozen=True, kw_only=True)
 class StepBack:
-    """The page does not follow what was read: none of its rows is kept, and our place is looked for."""
+    """The page does not follow what was read: none of its rows is kept, and our place is looked for further back."""
 
     state: PageState
     note: str
@@ -209,7 +219,7 @@ def keeps_rows(decision: Decision) -> bool:
 
 
 def state_of_partition(decision: Decision) -> PartitionState | None:
-    """The state that the partition has after it; None: nothing may be written."""
+    """The state of the partition after this decision; None: nothing may be written."""
     match decision:
         case EndOfPass(verdict=Verdict.VERIFIED):
             return PartitionState.DONE
@@ -226,7 +236,7 @@ def state_of_partition(decision: Decision) -> PartitionState | None:
 
 
 def ledger_word(decision: Decision) -> str:
-    """One word or two for the ledger."""
+    """The decision in one word or two, for the ledger."""
     match decision:
         case Advance():
             return "advance"
@@ -278,40 +288,44 @@ def _next(state: PageState) -> str:
 
 @dataclass(frozen=True)
 class PageLook:
-    got: int  # places of the page, as the source counts them
+    """What a page shows."""
+
+    got: int  # rows of the page, as the source counts them
     new: int  # rows that this pass had not read
     fresh: int  # rows that the partition had not read
     again: int  # rows that the pass before read, and this one for the first time
-    leading: int  # places before the first new row, if this pass had read one of them
+    leading: int  # rows before the first new one, if this pass had read one of them
     late: int  # how far behind the first new row another stands that this pass had read
     holes: int  # rows without an identity
 
 
 def look_at_page(state: PageState, request: Request, answer: Answer) -> PageLook:
-    """New in a pass is not new in the partition: a second pass finds its place, and its end, by its own rows."""
+    """Look at the rows of a page. A second pass finds its place, and its end, by the rows that it has read itself."""
     if not answer.seen:
         return _all_new(answer.ids)
     known = {it: answer.seen.get(it) for it in answer.ids if it is not None}
     new = {it for it, when in known.items() if when != state.pass_}
-    places = [(place, it) for place, it in enumerate(answer.ids) if it is not None]
-    first = next((place for place, it in places if it in new), None)
+    rows = [(index, it) for index, it in enumerate(answer.ids) if it is not None]
+    first = next((index for index, it in rows if it in new), None)
     inside = len(answer.ids) if state.count is None else state.count - request.cursor.offset
     before = len(answer.ids) if first is None else first
-    old_after = [p for p, it in places if it not in new and first is not None and first < p < inside]
+    old_after = [
+        index for index, it in rows if it not in new and first is not None and first < index < inside
+    ]
     return PageLook(
         got=len(answer.ids),
         new=len(new),
         fresh=sum(when is None for when in known.values()),
         again=sum(known[it] == state.pass_ - 1 for it in new),
-        # A row that the source fails to tell was one of those that were read: whoever waits for it goes round in circles.
-        leading=before if any(place < before for place, _ in places) else 0,
+        # A row without an identity counts as read: waiting for it would go round in circles.
+        leading=before if any(index < before for index, _ in rows) else 0,
         late=old_after[-1] - first if old_after and first is not None else 0,
-        holes=len(answer.ids) - len(places),
+        holes=len(answer.ids) - len(rows),
     )
 
 
 def _all_new(ids: Sequence[str | None]) -> PageLook:
-    """Most pages of a first pass; a tenth of the time."""
+    """A page of new rows, as most pages of a first pass are; takes a tenth of the time."""
     holes = ids.count(None)
     new = len(set(ids)) - (holes > 0)
     return PageLook(got=len(ids), new=new, fresh=new, again=0, leading=0, late=0, holes=holes)
@@ -348,7 +362,7 @@ LONGEST_MESSAGE: Final = 2_000
 
 @dataclass(frozen=True)
 class UnidentifiedItem:
-    """A row of which nobody can say which one it is, and why."""
+    """A row without an identity, and why it has none."""
 
     item: Any
     reason: str
@@ -356,10 +370,12 @@ class UnidentifiedItem:
 
 @dataclass(frozen=True)
 class PageContents:
-    ids: list[str | None] = field(default_factory=list)  # one for each place of the page
+    """The rows of a page, each once, by their identity."""
+
+    ids: list[str | None] = field(default_factory=list)  # one for each row of the page, in its order
     rows: dict[str, Any] = field(default_factory=dict)  # of several with one identity the last
     duplicates: int = 0
-    holes: int = 0  # places where the source gave nothing
+    holes: int = 0  # rows for which the source gave nothing
     unidentified: list[UnidentifiedItem] = field(default_factory=list)
 
     @property
@@ -379,6 +395,7 @@ class PageContents:
 
 
 def page_contents(items: Sequence[Any], identify: Callable[[Any], object]) -> PageContents:
+    """Identify the items of a page."""
     ids: list[str | None] = []
     rows: dict[str, Any] = {}
     unidentified: list[UnidentifiedItem] = []
@@ -398,12 +415,12 @@ def page_contents(items: Sequence[Any], identify: Callable[[Any], object]) -> Pa
 
 
 def identity(item: Any, identify: Callable[[Any], object]) -> str | UnidentifiedItem:
-    """Which one it is, or why nobody can say."""
+    """The identity of an item, or why it has none."""
     try:
         found = identify(item)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the row is put aside with it
-        said = without_secrets(message_of(error)[:LONGEST_MESSAGE])
-        return UnidentifiedItem(item, f"identify() raised {type(error).__name__}: {said}")
+        message = without_secrets(message_of(error)[:LONGEST_MESSAGE])
+        return UnidentifiedItem(item, f"identify() raised {type(error).__name__}: {message}")
     if not isinstance(found, str) or not found:
         return UnidentifiedItem(item, f"identify() answered {found!r:.80}; a row's identity is a text")
     if found[-1] == " " or "\0" in found:  # not every database tells such texts apart, or stores them
@@ -443,6 +460,7 @@ def conclude(
 
 
 def end_of_pass(paging: Paging, state: PageState, got: int = 0, fresh: int = 0) -> EndOfPass:
+    """Judge what the pass proves: verified, unverified after the last pass, or another pass."""
     proof, doubt = _proof(paging, state), _doubt(paging, state)
     if proof is not None:
         ended = replace(state, ended=Verdict.VERIFIED)
@@ -456,7 +474,7 @@ def end_of_pass(paging: Paging, state: PageState, got: int = 0, fresh: int = 0) 
 
 
 def restart_pass(paging: Paging, state: PageState, note: str, got: int = 0) -> RestartPass | EndOfPass:
-    """Give this pass up."""
+    """Give this pass up: the next one begins at the start; after the last pass the partition is unverified."""
     if state.pass_ >= paging.passes:
         ended = replace(state, ended=Verdict.UNVERIFIED)
         words = f"{note} after {state.pass_} passes"
@@ -465,7 +483,7 @@ def restart_pass(paging: Paging, state: PageState, note: str, got: int = 0) -> R
 
 
 def next_pass(state: PageState, *, count: int | None) -> PageState:
-    """From the start. `count` was taken after the last row of this pass: it stands between the two."""
+    """The state at the start of the next pass. `count` was taken after the last row of this one: it stands between them."""
     return PageState(
         seq=state.seq,
         pass_=state.pass_ + 1,

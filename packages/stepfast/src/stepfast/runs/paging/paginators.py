@@ -15,8 +15,8 @@ MOST_REQUESTS: Final = 100_000  # of one pass
 class Offset:
     """Pages by offset. Each page begins `overlap` rows early and must begin with rows that were read before.
 
-    `ties` says how many rows at most share one place in the source's order; the source may shuffle those. Ordered by
-    `created_at, id` it is 1. None: nobody knows, or rows move in the order. Then no single pass proves anything: two
+    `ties` says how many rows at most share one position in the source's order; the source may shuffle those. Ordered by
+    `created_at, id` it is 1. None: that is not known, or rows move in the order. Then no single pass proves anything: two
     passes and the count between them must agree. `reversible`: every second pass is read backwards.
     """
 

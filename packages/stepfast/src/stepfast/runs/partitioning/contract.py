@@ -1,7 +1,7 @@
 """What a partitioner is: it asks for counts, a few at a time, and ends with partitions that tile its domain.
 
 Everything it knows is its frontier, and a frontier is JSON. So planning is a chain of leased steps: each restores the
-frontier, counts what it asks for, tells it the answers and stores it. A frontier carries the settings it was started
+frontier, counts what it asks for, lets it learn the answers and stores it. A frontier carries the settings it was started
 with: a deployment in the middle of planning changes nothing for the run that is being planned.
 """
 
@@ -16,7 +16,7 @@ from stepfast.errors import ConfigurationError
 from stepfast.runs.partitioning.ranges import Range, gap
 
 # Why a partition holds more rows than it should:
-# dense: its rows share one value in every dimension we may cut
+# dense: its rows share one value in every dimension that may be cut
 # budget: the counts that planning may ask for were used up
 # crowded: there would have been more partitions than allowed
 Problem = Literal["dense", "budget", "crowded"]
@@ -27,7 +27,7 @@ SHORTFALL: Final = 0.001  # of the baseline: above it the partitions miss rows
 
 @dataclass(frozen=True)
 class Planned:
-    """A partition to be: where, and how many rows the source counted there (None: nobody asked)."""
+    """A planned partition: its range, and how many rows the source counted there (None: it was not counted)."""
 
     range: Range
     estimate: int | None = None
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def rows(self) -> int | None:
-        """Rows in all partitions; those on a common bound are counted in both. None: nobody counted."""
+        """Rows in all partitions; those on a common bound are counted in both. None: some were not counted."""
         known = [it.estimate for it in self.partitions if it.estimate is not None]
         return sum(known) if len(known) == len(self.partitions) else None
 
@@ -69,14 +69,14 @@ class Plan:
 
     @property
     def misses_rows(self) -> bool:
-        """Whether somebody should be told: the source's counts do not add up."""
+        """Whether an alert is due: the source's counts do not add up."""
         return self.baseline is not None and self.shortfall > SHORTFALL * self.baseline
 
 
 def capped(plan: Plan, most_rows: int) -> Plan:
     """The first partitions of a plan, up to so many rows: for a trial. Its scope is partial, and it says what it lacks.
 
-    One that nobody counted may hold any number: it is the last.
+    A partition that was not counted may hold any number of rows: it is the last.
     """
     if most_rows < 1:
         raise ConfigurationError(f"a plan of {most_rows} rows reads nothing; allow at least one")
@@ -91,7 +91,7 @@ def capped(plan: Plan, most_rows: int) -> Plan:
 
 
 def beginning(plan: Plan, count: int) -> Plan:
-    """So many of its partitions; the others are left out."""
+    """The first `count` partitions of the plan; the others are left out."""
     return replace(plan, partitions=plan.partitions[:count], left_out=plan.partitions[count:] + plan.left_out)
 
 
@@ -116,7 +116,7 @@ class Frontier(Protocol):
         ...
 
     def learn(self, counts: Mapping[str, int]) -> Frontier:
-        """Take answers by the names of their ranges. What was not answered is asked again."""
+        """Learn answers, by the names of their ranges. A range that was not answered is asked for again."""
         ...
 
     def plan(self) -> Plan: ...
@@ -179,7 +179,7 @@ def checked(counts: Mapping[str, Any]) -> Mapping[str, int]:
     return counts
 
 
-# What a plan will cost in requests, and whether a partition has outgrown what was planned for it.
+# The cost of a plan in requests, and partitions that have outgrown their estimate.
 
 OVERLAP: Final = 3  # rows that a page by offset shares with the one before it
 CLOSING_PAGES: Final = 1  # a partition ends with a page that brings nothing new
@@ -196,11 +196,11 @@ class Estimate:
     counts: int  # that will verify the partitions
     pages: int
     longest: int  # pages of the largest partition: they are read one after the other
-    unknown: int  # partitions that nobody counted; they are in none of the figures
+    unknown: int  # partitions that were not counted; they are in none of the figures
 
     @property
     def requests(self) -> int:
-        """What is still to come."""
+        """Requests that are still to come."""
         return self.counts + self.pages
 
     def duration(self, per_second: float) -> timedelta:

@@ -1,4 +1,10 @@
-"""A plan as a person sees it in a terminal: where the rows are dense, and how the partitions follow them."""
+"""How a heatmap plans: it counts boxes of the domain, cuts where the rows are, and counts again.
+
+    Region: a box that is being cut ──► wanted_cuts, settle_region: where and into what ──► Scan: the frontier, in rounds
+
+At every moment the regions of a plan tile its domain, whatever has been counted: a region is only ever replaced by
+regions that tile it. So nothing can fall between the partitions, wherever planning stops.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +25,7 @@ if TYPE_CHECKING:
     from stepfast.runs.partitioning.ranges import Part
 
 
-# A box of the domain that planning is cutting into partitions, or has made one.
-#
-# At every moment the regions of a plan tile its domain, whatever has been counted: a region is only ever replaced by
-# regions that tile it. So nothing can fall between the partitions, wherever planning stops.
+# Regions: boxes of the domain that planning is cutting into partitions, or has made one.
 
 Ticks = tuple[int, int]
 Box = tuple[Ticks, ...]  # one stretch of ticks for each dimension
@@ -36,7 +39,9 @@ class Region:
     axis: int
     cuts: tuple[int, ...]
     counts: tuple[int | None, ...]
-    whole: int | None = None  # rows of the box before it was cut; a guess while the only cell is not counted
+    whole: int | None = (
+        None  # rows of the box before it was cut; an estimate while the only cell is not counted
+    )
     tried: tuple[int, ...] = ()  # axes that could not divide this box
     settled: bool = False  # it is a partition
     problem: Problem | None = None
@@ -51,7 +56,7 @@ class Region:
 
     @property
     def rows(self) -> int:
-        """Rows of all cells that were counted; before that, what we believe."""
+        """Rows of all cells; before they are counted, the estimate."""
         if None in self.counts:
             return self.whole or 0
         return sum(self.known)
@@ -107,7 +112,7 @@ def with_ticks(box: Box, axis: int, ticks: Ticks) -> Box:
 
 
 def common_axis(one: Box, other: Box) -> int | None:
-    """The axis along which two boxes touch, so that together they are a box; None if they are not."""
+    """The axis along which two boxes touch, so that together they are a box; None if there is none."""
     differing = [axis for axis, (mine, theirs) in enumerate(zip(one, other, strict=True)) if mine != theirs]
     if len(differing) != 1:
         return None
@@ -115,14 +120,14 @@ def common_axis(one: Box, other: Box) -> int | None:
 
 
 def join_regions(one: Region, other: Region, axis: int) -> Region:
-    """Two neighbours as one region, with the cells of both where that can be said."""
+    """Two neighbours as one region, with the cells of both if they are cut along this axis."""
     box = with_ticks(one.box, axis, (one.box[axis][0], other.box[axis][1]))
     if one.axis == other.axis == axis:
         return Region(box, axis, one.cuts + other.cuts[1:], one.counts + other.counts)
     return Region(box, axis, (*one.box[axis], other.box[axis][1]), (one.rows, other.rows))
 
 
-# Neighbours put together: because they are small, because they are too many, or because planning stopped.
+# Neighbours are joined: because they are small, because there are too many, or because planning stopped.
 
 SMALL: Final = 0.5  # of the target: a partition of the last run that has shrunk below it joins its neighbour
 
@@ -150,7 +155,7 @@ def join_to_at_most(regions: Sequence[Region], most: int, most_rows: int) -> lis
             for number, (one, other) in enumerate(pairwise(found))
             if (axis := common_axis(one.box, other.box)) is not None
         ]
-        if not pairs:  # only after a plan that somebody else made: pieces of one cut stand side by side
+        if not pairs:  # only if the prior plan was not made here: pieces of one cut stand side by side
             break
         _, number, axis = min(pairs)
         both = join_regions(found[number], found[number + 1], axis)
@@ -174,7 +179,7 @@ def _partition(region: Region, most_rows: int, problem: Problem) -> Region:
     return replace(region, settled=True, problem=problem if region.rows > most_rows else None)
 
 
-# Where a region is cut, so that its pieces are about as large as the target.
+# Cuts: where a region is divided, so that its pieces are about as large as the target.
 #
 # A region with p pieces has p - 1 goals: the places that have 1/p, 2/p, … of its rows before them. A goal is reached by
 # a cut that is close enough. One that is not reached asks for the cell it lies in to be cut, near the goal if rows are
@@ -351,7 +356,7 @@ def _other_axis(box: Box, tried: Sequence[int], barred: Sequence[int]) -> int | 
     return next((it for it in after if it not in (*tried, *barred) and box[it][1] - box[it][0] > 1), None)
 
 
-# The frontier of a heatmap: the regions so far, and the counts that the next round needs.
+# The scan: the frontier of a heatmap, with the regions so far and the counts that the next round needs.
 #
 # A round asks for everything that the regions want to know now. Its answers may come in any order, over any number of
 # steps; when the last one is there, all regions move on together. So the plan depends on the counts alone, not on how
@@ -362,7 +367,7 @@ HEATMAP_KIND: Final = "heatmap"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What was asked for when planning began."""
+    """The settings of a heatmap when planning began."""
 
     target: int
     fewest: int
@@ -501,7 +506,7 @@ def _wanted_boxes(scan: Scan, region: Region) -> Iterator[Box]:
 
 
 def _moved_on(scan: Scan) -> Scan:
-    """Every answer of the round is there."""
+    """The scan after a round: every answer is there, and all regions move on together."""
     answers = iter([scan.answers[it] for it in range(len(scan.needs))])
     if scan.baseline is None:
         begun = replace(scan, baseline=next(answers))
@@ -536,7 +541,7 @@ def _counted(scan: Scan, region: Region, answers: Iterator[int]) -> Region:
 
 
 def _decided(scan: Scan, regions: list[Region]) -> Scan:
-    """Whatever follows without another count."""
+    """The scan with everything decided that needs no other count."""
     done: list[Region] = []
     barred = scan.barred
     waiting = regions[::-1]
@@ -553,6 +558,8 @@ def _decided(scan: Scan, regions: list[Region]) -> Scan:
             waiting += [*settle_region(region, scan.aim, barred)][::-1]
     return replace(scan, regions=tuple(done), barred=barred)
 
+
+# Drawing: a plan as a person sees it in a terminal: where the rows are dense, and how the partitions follow them.
 
 LINES: Final = 24
 WIDTH: Final = 80
@@ -594,17 +601,17 @@ def describe_plan(plan: Plan) -> str:
     """The plan in one sentence, with what is wrong with it."""
     number = len(plan.partitions)
     sizes = [it.estimate for it in plan.partitions if it.estimate is not None]
-    told = f"{number:,} partition{'' if number == 1 else 's'}"
+    sentence = f"{number:,} partition{'' if number == 1 else 's'}"
     if sizes and plan.rows is not None:
-        told = f"{plan.rows:,} rows in {told} of {min(sizes):,} to {max(sizes):,}"
-    told += f"; {plan.requests:,} counts"
+        sentence = f"{plan.rows:,} rows in {sentence} of {min(sizes):,} to {max(sizes):,}"
+    sentence += f"; {plan.requests:,} counts"
     if plan.misses_rows:
-        told += f"; {plan.shortfall:,} of {plan.baseline:,} rows are in no partition"
+        sentence += f"; {plan.shortfall:,} of {plan.baseline:,} rows are in no partition"
     if plan.scope == "partial":
-        told += f"; partial: it leaves out {plan.gap}"
+        sentence += f"; partial: it leaves out {plan.gap}"
     problems = [it.problem for it in plan.partitions if it.problem]
-    told += "".join(f"; {problems.count(it):,} {PROBLEMS[it]}" for it in sorted(set(problems)))
-    return told
+    sentence += "".join(f"; {problems.count(it):,} {PROBLEMS[it]}" for it in sorted(set(problems)))
+    return sentence
 
 
 def _main_dimension(partitions: Sequence[Planned]) -> str | None:

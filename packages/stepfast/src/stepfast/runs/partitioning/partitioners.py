@@ -1,4 +1,4 @@
-"""Slices of the run's window, each as long as the others: a day, an hour."""
+"""The partitioners that come with Stepfast: a heatmap found by counting, a fixed list, ranges of a key, slices of time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from stepfast.runs.partitioning.heatmap import Box
 
 
-# The frontier of partitions that are known from the start. All there is to learn is how many rows each has.
+# The frontier of partitions that are known from the start: all there is to learn is how many rows each has.
 
 LISTED_KIND: Final = "listed"
 
@@ -45,7 +45,7 @@ class Listed:
 
     ranges: tuple[Range, ...]
     domain: Range | None  # None: the list itself says what everything is
-    at_once: int = 0  # ranges to count in one step; 0: nobody counts them
+    at_once: int = 0  # ranges to count in one step; 0: they are not counted
     answers: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -83,10 +83,8 @@ class Listed:
         )
 
 
-# A frontier from its JSON, whichever partitioner of ours it belongs to.
-
-
 def restore(stored: Mapping[str, Any]) -> Scan | Listed:
+    """A frontier from its JSON, whichever partitioner of this module it belongs to."""
     kind = stored.get("kind")
     if kind == heatmap_scan.HEATMAP_KIND:
         return Scan.from_json(stored)
@@ -97,7 +95,7 @@ def restore(stored: Mapping[str, Any]) -> Scan | Listed:
     )
 
 
-# Partitions of about equal size, found by counting: adaptive cuts of a price, a date or any ordered dimension.
+# Heatmap: partitions of about equal size, found by counting: adaptive cuts of a price, a date or any ordered dimension.
 #
 # Rows are not spread evenly: half of a catalogue may cost less than a thousandth of its dearest item. So planning counts
 # a few ranges, cuts where the rows are, and counts again. Where a single value holds too many rows, it cuts along the
@@ -187,7 +185,7 @@ class Heatmap:
         return tuple(sorted(boxes)) if tiles(domain, prior) else ()
 
 
-# A fixed list of partitions: regions, tenants, files, or ranges that somebody worked out.
+# Fixed: a list of partitions, such as regions, tenants, files, or ranges that were worked out elsewhere.
 
 
 class Fixed:
@@ -246,7 +244,7 @@ def _range(entry: Range | Value | Sequence[Value]) -> Range:
     return Range.of({ITEMS: [entry]})
 
 
-# Ranges of a key, cut at given places. The first has no lower bound and the last no upper one: every key is in one.
+# KeyRanges: ranges of a key, cut at given values. The first has no lower bound, the last no upper one: every key is in one.
 
 DIGITS: Final = 4  # hexadecimal digits of a cut: enough for 65,536 pieces
 
@@ -323,6 +321,8 @@ class KeyRanges:
         dimension = Dimension(self.dimension, part.from_, part.to, closed=part.closed)
         return Heatmap(dimension, target=self.target).divide(outgrown)
 
+
+# TimeSlices: slices of the run's window, each as long as the others: a day, an hour.
 
 MOST_SLICES: Final = 1_000
 FINEST: Final = timedelta(seconds=1)  # a slice that outgrows its estimate is divided down to this

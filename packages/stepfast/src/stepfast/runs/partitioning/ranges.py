@@ -1,4 +1,4 @@
-"""A region of a source's items. Who counts and who fetches get the same one, so both mean the same by it."""
+"""Ranges of a source's items: bounds or values for some dimensions. `count` and `fetch` of a feed get the same range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from stepfast.errors import ConfigurationError
 
-# From one value to another, and whether the last one belongs to it.
+# Bounds: from one value to another, and whether the last one belongs to it.
 #
 # Neighbours of a source that includes both ends share their common bound, `[0, 250]` and `[250, 500]`: with `[0, 249]`
 # and `[250, 500]` an item at 249.50 would be lost. An item on the bound is read twice and stored once.
@@ -21,7 +21,7 @@ from stepfast.errors import ConfigurationError
 Value = int | float | Decimal | str | datetime
 Closed = Literal["both", "left"]
 Step = int | float | Decimal | timedelta
-RangeEdge = tuple[int, Any, int]  # see `start`
+RangeEdge = tuple[int, Any, int]  # where bounds begin or end, see `Bounds.start`
 
 _WORD: Final = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)  # a text that can be mistaken for nothing else
 _LARGEST: Final = 2**63  # what every reader of JSON takes for a number
@@ -29,7 +29,7 @@ _LARGEST: Final = 2**63  # what every reader of JSON takes for a number
 
 @dataclass(frozen=True)
 class Bounds:
-    """The last value belongs to it ("both") or not ("left"). None: no bound on that side."""
+    """Bounds of an ordered dimension. The last value belongs to them ("both") or not ("left"). None: no bound there."""
 
     from_: Value | None = None
     to: Value | None = None
@@ -55,12 +55,12 @@ class Bounds:
 
     @property
     def start(self) -> RangeEdge:
-        """Where it begins, in an order of places: a value is at 0, what follows it immediately at 1."""
+        """Where the bounds begin, in the order of edges: before a value (0) or immediately after it (1)."""
         return (-1, 0, 0) if self.from_ is None else (0, self.from_, 0)
 
     @property
     def end(self) -> RangeEdge:
-        """The first place that does not belong to it any more."""
+        """The first edge that does not belong to the bounds any more."""
         return (1, 0, 0) if self.to is None else (0, self.to, int(self.closed == "both"))
 
     @property
@@ -190,6 +190,8 @@ def _family(value: Value) -> str:
     return "text" if isinstance(value, str) else "number"
 
 
+# Ranges: a part for each dimension that they name.
+
 Part = Bounds | tuple[Value, ...]  # a stretch of an ordered dimension, or values one by one
 
 ITEMS: Final = "items"  # the dimension of a fixed list
@@ -304,6 +306,7 @@ def gap(domain: Range, ranges: Sequence[Range]) -> str | None:
 
 
 def tiles(domain: Range, ranges: Sequence[Range]) -> bool:
+    """Whether the ranges cover the whole domain."""
     return gap(domain, ranges) is None
 
 
@@ -316,13 +319,13 @@ def _gap(domain: dict[str, Part], there: list[dict[str, Part]], dimensions: list
     name, *others = (name for name in dimensions if any(name in it for it in there))
     whole = domain.get(name, Bounds())
     if isinstance(whole, Bounds):
-        places = _stretches(name, whole, there)
+        stretches = _stretches(name, whole, there)
     else:
-        places = ((say(it), [other for other in there if _covers(other.get(name), it)]) for it in whole)
-    for place, holding in places:
+        stretches = ((say(it), [other for other in there if _covers(other.get(name), it)]) for it in whole)
+    for stretch, holding in stretches:
         found = _gap(domain, holding, others)
         if found is not None:
-            return [f"{name} {place}", *found]
+            return [f"{name} {stretch}", *found]
     return None
 
 
@@ -332,8 +335,8 @@ def _stretches(
     """The stretches of a dimension in their order, each with the ranges that cover it."""
     waiting = [(part, it) for it in there if isinstance(part := it.get(name, Bounds()), Bounds)]
     waiting.sort(key=lambda it: it[0].start, reverse=True)
-    places = {whole.start, whole.end, *(place for part, _ in waiting for place in (part.start, part.end))}
-    inside = sorted(it for it in places if whole.start <= it <= whole.end)
+    edges = {whole.start, whole.end, *(edge for part, _ in waiting for edge in (part.start, part.end))}
+    inside = sorted(edge for edge in edges if whole.start <= edge <= whole.end)
     holding: list[tuple[Bounds, dict[str, Part]]] = []
     for here, following in pairwise(inside):
         while waiting and waiting[-1][0].start <= here:
