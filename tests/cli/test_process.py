@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -203,6 +204,16 @@ def test_a_worker_without_its_app_says_what_is_missing(words: list[str], complai
     assert done.returncode == 1
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_help_shows_commands_in_groups_on_eighty_columns() -> None:
+    text = run("--help", COLUMNS="80").stdout
+
+    groups = [line.removesuffix(":") for line in text.splitlines() if re.fullmatch(r"[A-Z][a-z ]+:", line)]
+    assert groups == ["Options", "Work", "Look", "Mend", "Sync", "Set up", "Applications"]
+    assert "  worker        Run jobs until told to stop.\n" in text
+    assert "..." not in text.partition("Work:")[2], "a short help is cut off"
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_help_appears_without_drivers_tables_or_network() -> None:

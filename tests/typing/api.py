@@ -27,7 +27,8 @@ from stepfast import (
 )
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.notifications.webhook import verify
-from stepfast.outbox.messages import MessageState, StagedMessage
+from stepfast.outbox.messages import StagedMessage
+from stepfast.reports import AuditEntry, JobSummary, MessageState, Operator, RunReport
 from stepfast.results.watch import Ended, Logged, Progressed, StateChanged
 from stepfast.testing import (
     Report,
@@ -167,7 +168,11 @@ async def results_of_coroutines() -> None:
 
 def step_in() -> None:
     operator = app.operator.by("alice", reason="the printer is back")
+    assert_type(operator, Operator)
     assert_type(operator.retry("job-1"), JobState)
+    assert_type(operator.jobs({JobState.DEAD}), list[JobSummary])
+    assert_type(operator.audit(), list[AuditEntry])
+    assert_type(operator.runs.report("latest"), RunReport)
     for entry in operator.audit(who="alice", since="1d"):
         assert_type(entry.touched, int)
 

@@ -10,6 +10,8 @@ from tests.support import rows
 from tests.support.jobs_in_every_state import died, expire, greeting, leased
 
 if TYPE_CHECKING:
+    import pytest
+
     from stepfast import Stepfast
 
 
@@ -51,3 +53,30 @@ def test_an_operator_steps_in(app: Stepfast) -> None:
     assert operator.pause("default", "lunch")
     assert operator.resume("default")
     assert [rows.state(app, job_id) for job_id in dead] == ["ready", None, None]
+
+
+def test_an_operator_has_schedules_and_runs_in_its_own_name(app: Stepfast) -> None:
+    operator = app.operator.by("alice", reason="a quiet week")
+    operator.schedules.add("nightly", greeting(app), cron="0 3 * * *")
+    operator.schedules.pause("nightly")
+
+    assert operator.runs.list() == []
+    assert [(it.who, it.what, it.why) for it in app.operator.audit()] == [
+        ("alice", "schedule.pause", "a quiet week"),
+        ("alice", "schedule.add", "a quiet week"),
+    ]
+
+
+def test_an_operator_without_a_name_is_the_user_of_the_process(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPFAST_OPERATOR", "night shift")
+
+    assert app.operator.by(reason="tests").pause("mail")
+    assert app.operator.send_event("payment:42", {"amount": 3}).kept
+
+    assert [(it.who, it.what, it.why) for it in app.operator.audit()] == [
+        ("night shift", "event.send", None),
+        ("night shift", "queue.pause", "tests"),
+    ]
+    assert not app.operator.queue_has_jobs("mail")

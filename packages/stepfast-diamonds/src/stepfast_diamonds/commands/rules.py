@@ -49,9 +49,7 @@ RulesFile = Annotated[
 def migrate(
     ctx: typer.Context,
     *,
-    print_: Annotated[
-        bool, typer.Option("--print", help="Only print the SQL, for somebody else to run.")
-    ] = False,
+    print_: Annotated[bool, typer.Option("--print", help="Only print the SQL, to be run by hand.")] = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Create the tables of the diamond catalogue, with the default rules. Safe to run again."""

@@ -85,9 +85,9 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Sync a simulated catalogue of diamonds with four workers, kill one of them, and compare the table with the truth.
+    """Sync a simulated catalogue, kill a worker, check the result.
 
-    Needs no server and no account. Exits with 1 if a stone is missing, doubled or stale.
+    Four workers read diamonds; the table is compared with the source in the end. Needs no server and no account. Exits with 1 if a stone is missing, doubled or stale.
     """
     if not no_kill and workers == 1:
         raise typer.BadParameter(

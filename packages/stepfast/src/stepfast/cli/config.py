@@ -1,4 +1,4 @@
-"""`stepfast config`: which settings are in force here, and where they come from."""
+"""`stepfast config`: the settings in force here, and where they come from."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def config(
         typer.Option(
             "--env-file",
             metavar="FILE",
-            help="Read variables from here that the environment does not have.",
+            help="File with variables that the environment does not have.",
             show_default=False,
         ),
     ] = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Print every setting that the environment can change, its value here, and where that comes from.
+    """Show every setting of the environment, its value here, and where the value comes from.
 
-    Secrets are not shown. Exits with 1 if the settings cannot work, and says why: all problems at once.
+    Secrets are not shown. Exits with 1 if settings are wrong, and lists all problems at once.
     """
     import os
 

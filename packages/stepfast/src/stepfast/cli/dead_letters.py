@@ -155,7 +155,7 @@ def retry(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Try dead letters again, with fresh attempts: one, those that match, or all."""
+    """Retry dead letters, with fresh attempts: one, those that match, or all."""
     which = _chosen(job_id, kind, queue, error, every=every)
     with operating(ctx, database_url, by, reason) as operator:
         if job_id is not None:

@@ -47,7 +47,7 @@ Tree = Annotated[
     bool,
     typer.Option(
         "--tree",
-        help="Also all jobs after it; of a group's completion job also its members. Together or not at all.",
+        help="Also all jobs after it; of a group's completion job also its members. All of them, or none.",
     ),
 ]
 
@@ -119,7 +119,7 @@ def show(
     job_id: OneJob,
     *,
     logs: Annotated[
-        int, typer.Option("--logs", metavar="N", min=0, help="Newest lines of its log to show.")
+        int, typer.Option("--logs", metavar="N", min=0, help="Number of log lines to show, the newest.")
     ] = 100,
     decrypt: Annotated[
         bool,

@@ -25,9 +25,7 @@ class DialectName(StrEnum):
 def migrate(
     ctx: typer.Context,
     *,
-    print_: Annotated[
-        bool, typer.Option("--print", help="Only print the SQL, for somebody else to run.")
-    ] = False,
+    print_: Annotated[bool, typer.Option("--print", help="Only print the SQL, to be run by hand.")] = False,
     dialect: Annotated[
         DialectName | None,
         typer.Option(

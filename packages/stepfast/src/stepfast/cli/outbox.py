@@ -154,7 +154,7 @@ def retry(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Try messages again that were given up, with fresh tries: one, those that match, or all.
+    """Retry messages that were given up, with fresh tries: one, those that match, or all.
 
     A message that waits for its next try is tried now.
     """

@@ -63,7 +63,7 @@ def pause(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Let no worker take jobs of this queue; jobs that run go on."""
+    """Pause a queue: no worker takes its jobs; jobs that run go on."""
     with operating(ctx, database_url, by, reason) as operator:
         changed = operator.pause(name, note)
         known = operator.queue_has_jobs(name)
@@ -83,7 +83,7 @@ def resume(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Let workers take jobs of this queue again."""
+    """Resume a queue: workers take its jobs again."""
     with operating(ctx, database_url, by, reason) as operator:
         changed = operator.resume(name)
     facts = {"queue": name, "paused": False, "changed": changed}

@@ -38,7 +38,7 @@ def watch(
         ),
     ],
     *,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Look once, then exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     database_url: DatabaseUrl = None,
 ) -> None:

@@ -63,7 +63,7 @@ app = typer.Typer(help="Plan, start, watch, retry, cancel and resume runs of fee
 # Begin
 
 
-@app.command("start", short_help="Begin a run of a feed; workers do the rest.")
+@app.command("start", short_help="Start a run of a feed; workers do the rest.")
 def start(
     ctx: typer.Context,
     feed: Feed,
@@ -78,7 +78,7 @@ def start(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Begin a run of a feed; workers do the rest."""
+    """Start a run of a feed; workers do the rest."""
     request = _request(kind, from_, to, max_rows)
     with _with_feeds(ctx, target, database_url, by, reason) as runs:
         run = runs.start(feed, **request)
@@ -346,7 +346,8 @@ def consolidate(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Publish what was read although a part is missing; the watermark stays."
+            "--force",
+            help="Publish the rows that were read although ranges are missing; the watermark stays.",
         ),
     ] = False,
     target: Target = None,
@@ -376,7 +377,7 @@ def cancel(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Stop a run. What it read stays, and it can be resumed until a newer run of its feed begins."""
+    """Stop a run. The rows that it read stay, and it can be resumed until a newer run of its feed starts."""
     with operating(ctx, database_url, by, reason) as operator:
         done = operator.runs.cancel(name)
     _print_repair(done, f"it was {done.was}; resume it with: stepfast runs resume {done.run.id}", json=json)

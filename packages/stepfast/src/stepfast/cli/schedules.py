@@ -51,7 +51,7 @@ Cron = Annotated[
 Every = Annotated[
     str | None,
     typer.Option(
-        "--every", metavar="DURATION", help="At a steady beat: 90s, 15m, 2h, 1d.", show_default=False
+        "--every", metavar="DURATION", help="At a fixed interval: 90s, 15m, 2h, 1d.", show_default=False
     ),
 ]
 At = Annotated[
@@ -78,7 +78,7 @@ TickAs = Annotated[
     typer.Option(
         "--tick-as",
         metavar="NAME",
-        help="The argument that tells the job which tick it is for.",
+        help="Argument of the job that gets the time of its tick.",
         show_default=False,
     ),
 ]
@@ -86,7 +86,10 @@ Queue = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="Queue of its jobs.", show_default=False)
 ]
 Priority = Annotated[
-    int | None, typer.Option("--priority", metavar="N", help="Higher runs first.", show_default=False)
+    int | None,
+    typer.Option(
+        "--priority", metavar="N", help="Priority of its jobs; higher runs first.", show_default=False
+    ),
 ]
 Missed = Annotated[
     str | None,
@@ -102,7 +105,7 @@ Overlap = Annotated[
     typer.Option(
         "--overlap",
         metavar="POLICY",
-        help="While a job of it is unfinished: allow another, or skip the tick.",
+        help="While a job of the schedule is unfinished: allow another one, or skip the tick.",
         show_default=False,
     ),
 ]
@@ -236,7 +239,7 @@ def add(
     ctx: typer.Context,
     name: Name,
     *,
-    kind: Annotated[str, typer.Option("--kind", metavar="NAME", help="The job it enqueues.")],
+    kind: Annotated[str, typer.Option("--kind", metavar="NAME", help="Kind of job to enqueue.")],
     cron: Cron = None,
     every: Every = None,
     at: At = None,
@@ -321,7 +324,7 @@ def pause(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Let no tick fire; jobs that exist go on."""
+    """Pause a schedule: no tick fires; jobs that exist go on."""
     with _schedules(ctx, database_url, by, reason) as schedules:
         changed = schedules.pause(name)
     facts = {"schedule": name, "paused": True, "changed": changed}
@@ -338,7 +341,7 @@ def resume(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Go on with the next tick; ticks in the pause are not made up."""
+    """Resume a schedule with its next tick; ticks in the pause are not made up."""
     with _schedules(ctx, database_url, by, reason) as schedules:
         changed = schedules.resume(name)
         next_at = schedules.show(name).schedule.next_at
@@ -357,7 +360,7 @@ def trigger(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Enqueue its job now, once; its next ticks stay as they are."""
+    """Enqueue the job of a schedule now, once; its next ticks stay as they are."""
     with _schedules(ctx, database_url, by, reason) as schedules:
         job = schedules.trigger(name)
     facts = {"schedule": name, "job_id": job.id}

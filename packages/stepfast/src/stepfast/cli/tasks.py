@@ -24,12 +24,12 @@ def receiver(
     ctx: typer.Context,
     *,
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Listen here.")
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port to listen on.")
     ] = 8080,
     host: Annotated[
         str,
         typer.Option(
-            "--host", metavar="ADDRESS", help="Listen on this address; 0.0.0.0 lets other machines post."
+            "--host", metavar="ADDRESS", help="Listen on this address; 0.0.0.0 serves other machines, too."
         ),
     ] = "127.0.0.1",
     database_url: DatabaseUrl = None,
@@ -94,7 +94,7 @@ EnvFile = Annotated[
     typer.Option(
         "--env-file",
         metavar="FILE",
-        help="Read variables from here that the environment does not have.",
+        help="File with variables that the environment does not have.",
         show_default=False,
     ),
 ]
@@ -118,7 +118,7 @@ def work(
             "--log-level",
             metavar="LEVEL",
             envvar="STEPFAST_LOG_LEVEL",
-            help="debug, info, warning or error; also STEPFAST_LOG_LEVEL.",
+            help="Lowest level to log: debug, info, warning or error; also STEPFAST_LOG_LEVEL.",
         ),
     ] = "info",
     log_format: Annotated[
@@ -127,7 +127,7 @@ def work(
             "--log-format",
             metavar="FORMAT",
             envvar="STEPFAST_LOG_FORMAT",
-            help="console for people, json for machines; also STEPFAST_LOG_FORMAT.",
+            help="Format of log lines: console or json; also STEPFAST_LOG_FORMAT.",
         ),
     ] = "console",
     metrics_port: Annotated[
@@ -146,7 +146,7 @@ def work(
             "--metrics-host",
             metavar="ADDRESS",
             envvar="STEPFAST_METRICS_HOST",
-            help="Listen on this address; 0.0.0.0 lets other machines ask. Also STEPFAST_METRICS_HOST.",
+            help="Listen on this address; 0.0.0.0 serves other machines, too. Also STEPFAST_METRICS_HOST.",
             show_default="127.0.0.1",
         ),
     ] = None,
@@ -154,7 +154,7 @@ def work(
 ) -> None:
     """Work on tasks. With TASK_DATA set: exactly that one, then exit with 0 if it completed, 1 if it failed.
 
-    Otherwise take tasks from the queue <CLIENT_ID>-tasks until SIGTERM or Ctrl-C: then finish what runs and exit with
+    Otherwise take tasks from the queue <CLIENT_ID>-tasks until SIGTERM or Ctrl-C; then finish running tasks and exit with
     0. All settings are variables of the environment; `stepfast config` shows them.
     """
     from stepfast.tasks.command import run_tasks
@@ -176,10 +176,10 @@ def send(
     task_type: Annotated[str, typer.Argument(metavar="TYPE", help="Which type of task, such as ingest.")],
     *,
     payload: Annotated[
-        str, typer.Option("--payload", metavar="JSON", help="Its payload, a JSON object.")
+        str, typer.Option("--payload", metavar="JSON", help="Payload of the task, a JSON object.")
     ] = "{}",
     task_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Its id.", show_default="a new one")
+        str | None, typer.Option("--id", metavar="ID", help="Id of the task.", show_default="a new one")
     ] = None,
     webhook_url: Annotated[
         str | None,

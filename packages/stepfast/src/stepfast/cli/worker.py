@@ -33,7 +33,7 @@ def worker(
         typer.Option(
             "--poll-interval",
             metavar="DURATION",
-            help="How often an idle worker looks for work that nobody told it of.",
+            help="How often an idle worker looks for jobs when nothing wakes it.",
             show_default="1s where the database wakes it up, else 50ms",
         ),
     ] = None,
@@ -42,8 +42,8 @@ def worker(
         typer.Option(
             "--lease",
             metavar="DURATION",
-            help="How long a silent worker is believed alive; its jobs are taken over after that. It renews by itself, "
-            "so that a job may take much longer.",
+            help="How long a worker without a heartbeat counts as alive; then its jobs are rescued. A worker renews its "
+            "lease by itself, so a job may take much longer.",
             show_default="10s",
         ),
     ] = None,
@@ -52,7 +52,7 @@ def worker(
         typer.Option(
             "--renew-at",
             metavar="PERCENT",
-            help="Renew when so much of the lease has passed.",
+            help="Renew the lease when this share of it has passed.",
             show_default="50",
         ),
     ] = None,
@@ -71,7 +71,7 @@ def worker(
             "--worker-id",
             metavar="NAME",
             help="Name of this worker, at most 100 characters.",
-            show_default="host, pid and chance",
+            show_default="host, pid and random digits",
         ),
     ] = None,
     batch: Annotated[
@@ -88,7 +88,7 @@ def worker(
         typer.Option(
             "--crash-limit",
             metavar="N",
-            help="A job that killed its worker so often becomes a dead letter.",
+            help="A job that killed its worker this often becomes a dead letter.",
             show_default="3",
         ),
     ] = None,
@@ -97,7 +97,7 @@ def worker(
         typer.Option(
             "--ageing",
             metavar="DURATION",
-            help="A job that waits so long behind more urgent ones rises by one priority.",
+            help="A job that waits this long behind more urgent ones rises by one priority.",
             show_default="never",
         ),
     ] = None,
@@ -115,7 +115,7 @@ def worker(
         typer.Option(
             "--results-kept",
             metavar="DURATION",
-            help="How long results are kept, where their kind does not say.",
+            help="How long results are kept, unless their kind says otherwise.",
             show_default="1d",
         ),
     ] = None,
@@ -124,7 +124,7 @@ def worker(
         typer.Option(
             "--audit-kept",
             metavar="DURATION",
-            help="How long it is remembered what operators did.",
+            help="How long audit entries are kept.",
             show_default="400d",
         ),
     ] = None,
@@ -142,7 +142,7 @@ def worker(
         typer.Option(
             "--max-age",
             metavar="DURATION",
-            help="A process of this age finishes its steps and starts its program again.",
+            help="A process of this age finishes its steps and restarts.",
             show_default="never",
         ),
     ] = None,
@@ -151,7 +151,7 @@ def worker(
         typer.Option(
             "--max-memory",
             metavar="SIZE",
-            help="So does one that holds so much, such as 512MB or 2GiB.",
+            help="A process that uses this much memory, such as 512MB or 2GiB, does the same.",
             show_default="never",
         ),
     ] = None,
@@ -161,7 +161,7 @@ def worker(
             "--log-level",
             metavar="LEVEL",
             envvar="STEPFAST_LOG_LEVEL",
-            help="debug, info, warning or error; also STEPFAST_LOG_LEVEL.",
+            help="Lowest level to log: debug, info, warning or error; also STEPFAST_LOG_LEVEL.",
         ),
     ] = "info",
     log_format: Annotated[
@@ -170,7 +170,7 @@ def worker(
             "--log-format",
             metavar="FORMAT",
             envvar="STEPFAST_LOG_FORMAT",
-            help="console for people, json for machines; also STEPFAST_LOG_FORMAT.",
+            help="Format of log lines: console or json; also STEPFAST_LOG_FORMAT.",
         ),
     ] = "console",
     metrics_port: Annotated[
@@ -189,13 +189,15 @@ def worker(
             "--metrics-host",
             metavar="ADDRESS",
             envvar="STEPFAST_METRICS_HOST",
-            help="Listen on this address; 0.0.0.0 lets other machines ask. Also STEPFAST_METRICS_HOST.",
+            help="Listen on this address; 0.0.0.0 serves other machines, too. Also STEPFAST_METRICS_HOST.",
             show_default="127.0.0.1",
         ),
     ] = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Run jobs until SIGTERM or Ctrl-C: then finish what runs, give back the rest, exit with 0. Twice: at once.
+    """Run jobs until SIGTERM or Ctrl-C; then finish running steps, give back other jobs, and exit with 0.
+
+    A second signal ends it at once.
 
     A --database-url reaches apps that do not name a database themselves.
     """
