@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from stepfast.clock import Duration, duration
@@ -75,14 +75,11 @@ class Stepfast:
         self._notifications = notifications
         self._transport = transport  # a broker for the runs of all feeds; None: STEPFAST_TRANSPORT, or none
         self._database = database or open_database(database_url(url))
-        self._checked = False
 
-    @property
+    @cached_property
     def database(self) -> Database:
-        """The database, with tables this code knows."""
-        if not self._checked:
-            require_current_schema(self._database)
-            self._checked = True
+        """The database, with tables that this code knows: that is checked once."""
+        require_current_schema(self._database)
         return self._database
 
     @property

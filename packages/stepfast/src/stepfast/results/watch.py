@@ -286,29 +286,29 @@ def _raise(waiter: Waiter, error: Exception) -> None:
         waiter.end.set_exception(error)
 
 
-_waits: Final[weakref.WeakKeyDictionary[Database, Waits]] = weakref.WeakKeyDictionary()
+WAITS: Final[weakref.WeakKeyDictionary[Database, Waits]] = weakref.WeakKeyDictionary()
 
 
 def waits_on(database: Database) -> Waits:
     """The waits of this process on this database."""
-    known = _waits.get(database)
-    return _waits.setdefault(database, Waits(database)) if known is None else known
+    known = WAITS.get(database)
+    return WAITS.setdefault(database, Waits(database)) if known is None else known
 
 
 def notify_waiting(database: Database, ids: Iterable[str]) -> None:
     """A worker of this process has committed steps of these jobs: callers that wait for one of them look at once."""
-    if (known := _waits.get(database)) is not None:
+    if (known := WAITS.get(database)) is not None:
         known.look_now(ids)
 
 
 def close(database: Database) -> None:
     """End the waits of this process on this database."""
-    if (known := _waits.get(database)) is not None:
+    if (known := WAITS.get(database)) is not None:
         known.close()
 
 
 if hasattr(os, "register_at_fork"):  # waiters, and the thread, stay behind in the parent
-    os.register_at_fork(after_in_child=_waits.clear)
+    os.register_at_fork(after_in_child=WAITS.clear)
 
 
 # --- Watching: updates of one job.

@@ -25,6 +25,7 @@ from stepfast.jobs.lease import Lease, claim, claim_named, claim_suspect, queues
 from stepfast.limits.limit import limit_id
 from stepfast.limits.slots import LimitedStep, admit, pass_on_slots
 from stepfast.telemetry import happened, wanted
+from stepfast.worker.periodic import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +81,7 @@ class Claimer:
         self._discover_at = 0.0
         self._worked_at = time.monotonic()
         self._turn = 0
-        self._lost = False
+        self._outage = Outage("claiming", settings.worker_id)
         self._suspects_wait = threading.Event()  # and have no process of their own
         self._alone_since: float | None = None  # since when suspects have this worker to themselves
         self._normal_until = 0.0
@@ -95,10 +96,11 @@ class Claimer:
             try:
                 found = self._run_suspects() if self._is_turn_of_suspects() else self._round(named)
             except DatabaseError as error:
-                self._report_lost(error)
+                self._outage.begin(error)
                 self._wakeups.wait(random.uniform(0.5, 1.0))
                 continue
-            self._report_recovered()
+            if self._outage.lasts:
+                self._outage.end()
             empty = 0 if found else empty + 1
             self._worked_at = time.monotonic() if found else self._worked_at
             woken, named = self._wakeups.wait(self._pause(empty))
@@ -106,16 +108,6 @@ class Claimer:
                 empty = 0  # what woke us may be visible only a moment later: look a few times
             for queue in named:
                 self._hints.setdefault(queue, Hint()).woken = True
-
-    def _report_lost(self, error: DatabaseError) -> None:
-        if not self._lost:
-            self._lost = True
-            happened("database.lost", worker_id=self._settings.worker_id, error=error, note="claiming waits")
-
-    def _report_recovered(self) -> None:
-        if self._lost:
-            self._lost = False
-            happened("database.recovered", worker_id=self._settings.worker_id, note="claiming goes on")
 
     # One round: ask each queue once.
 

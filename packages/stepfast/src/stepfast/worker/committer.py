@@ -15,6 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
+from stepfast.backoff import Backoff
 from stepfast.database.dialects import Plans
 from stepfast.database.upsert import Upsert
 from stepfast.errors import (
@@ -29,7 +30,7 @@ from stepfast.jobs.outcome import Again, Bury, Continue, Done, Effect, GiveBack,
 from stepfast.jobs.payload import encode
 from stepfast.jobs.retry import judge
 from stepfast.jobs.step import Report, write_reports
-from stepfast.results.watch import notify_waiting
+from stepfast.results.watch import WAITS, notify_waiting
 from stepfast.telemetry import happened
 from stepfast.worker.running import DONE, Ended, each_job_once, report, report_batch
 
@@ -315,7 +316,8 @@ class Committer:
         if self._admission.slots:
             self._admission.forget(leases)
         self._leases.forget(leases)
-        notify_waiting(self._database, (lease.job_id for lease in leases))
+        if WAITS:
+            notify_waiting(self._database, (lease.job_id for lease in leases))
 
     # Continuations that stay with this worker.
 
@@ -480,6 +482,7 @@ class Pause:
 
     def __init__(self, hurry: threading.Event) -> None:
         self._hurry = hurry
+        self._backoff = Backoff(first=0.02, longest=1.0, jitter=0.5)
         self._tries = 0
         self._refusals = 0
         self._lost = False
@@ -499,8 +502,7 @@ class Pause:
             self._lost = True
             happened("database.lost", error=error, note="what was answered waits to be written")
         self._tries += 1
-        ceiling = min(1.0, 0.01 * 2 ** min(self._tries, 7))
-        self._hurry.wait(random.uniform(ceiling / 2, ceiling))
+        self._hurry.wait(self._backoff.next())
         return True
 
     def over(self) -> None:
