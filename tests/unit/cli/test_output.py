@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from stepfast.cli.options import span
-from stepfast.cli.output import fitting, said
+from stepfast.cli.output import as_text, fitting
 from stepfast.telemetry.masking import visible
 
 
@@ -26,7 +26,7 @@ from stepfast.telemetry.masking import visible
     ],
 )
 def test_a_value_is_said_as_a_person_reads_it(value: object, text: str) -> None:
-    assert said(value) == text
+    assert as_text(value) == text
 
 
 def test_what_moves_the_cursor_is_made_visible() -> None:

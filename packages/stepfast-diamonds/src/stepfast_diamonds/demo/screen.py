@@ -23,10 +23,10 @@ from stepfast.applications.commands import (
     LINE_EVERY,
     RunBars,
     StandstillReasons,
+    as_text,
     console,
     empty_run_bars,
     run_line,
-    said,
 )
 from stepfast.reports import RunState
 from stepfast_diamonds.feed import NATURAL
@@ -64,11 +64,11 @@ class DemoScreen:
     def say(self, text: str, style: str = "") -> None:
         """Print what happened, with the seconds since the start."""
         told = Text(f"{time.monotonic() - self._began:7.1f} s ", style="dim")
-        self.screen.print(told.append(Text(said(text), style=style or "not dim")), soft_wrap=True)
+        self.screen.print(told.append(Text(as_text(text), style=style or "not dim")), soft_wrap=True)
 
     def more(self, text: str, style: str = "") -> None:
         """Print a line that belongs to the one before."""
-        self.screen.print(Text(f"{INDENT}{said(text)}", style=style), soft_wrap=True)
+        self.screen.print(Text(f"{INDENT}{as_text(text)}", style=style), soft_wrap=True)
 
     def plain(self, text: str) -> None:
         """Print a line that can be copied: never wrapped, nothing before it."""

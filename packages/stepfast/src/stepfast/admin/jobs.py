@@ -54,7 +54,7 @@ class JobSummary:
     finished_at: datetime | None
     locked_by: str | None
     locked_until: datetime | None
-    cancel_at: datetime | None  # when somebody asked it to stop while it was leased
+    cancel_at: datetime | None  # when an operator asked it to stop while it was leased
     error_group: str | None
     last_error: str | None
 

@@ -352,8 +352,8 @@ def _poor(facts: RunFacts) -> Iterator[Reason]:
 
 
 def _cancelled(facts: RunFacts) -> Iterator[Reason]:
-    told = f": {facts.reason}" if facts.reason else ""
-    yield Reason(f"it was cancelled{told}", f"stepfast runs resume {facts.id}")
+    reason = f": {facts.reason}" if facts.reason else ""
+    yield Reason(f"it was cancelled{reason}", f"stepfast runs resume {facts.id}")
 
 
 def _newer(facts: RunFacts) -> Iterator[Reason]:
@@ -377,8 +377,8 @@ def _active(facts: RunFacts) -> Iterator[Reason]:
 
 def _stalled(facts: RunFacts, *, alone: bool) -> Reason:
     since = spoken(facts.now - facts.moved_at)
-    told = f"nothing has moved it for {since}; it stopped while {facts.at}"
-    return Reason(told, f"stepfast runs resume {facts.id}" if alone else None)
+    sentence = f"nothing has moved it for {since}; it stopped while {facts.at}"
+    return Reason(sentence, f"stepfast runs resume {facts.id}" if alone else None)
 
 
 def _causes(facts: RunFacts) -> Iterator[Reason]:

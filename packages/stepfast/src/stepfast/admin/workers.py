@@ -92,7 +92,7 @@ class LeaseReport:
     leased_at: datetime | None
     locked_until: datetime | None
     expired: bool  # `reset_leases` would take it back
-    cancel_at: datetime | None  # when somebody asked the job to stop
+    cancel_at: datetime | None  # when an operator asked the job to stop
 
 
 # A worker's leases expire when it has sent no heartbeat for too long, was declared dead, or left. A lease by hand has

@@ -23,7 +23,7 @@ from stepfast.cli.options import (
     url,
     usage,
 )
-from stepfast.cli.output import complain, console, print_facts, print_json, print_table, progress, said
+from stepfast.cli.output import as_text, complain, console, print_facts, print_json, print_table, progress
 from stepfast.cli.run_watch import LINE_EVERY, RunBars, StandstillReasons, empty_run_bars, run_line
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ __all__ = [
     "RunBars",
     "StandstillReasons",
     "actor",
+    "as_text",
     "complain",
     "console",
     "database_named",
@@ -55,7 +56,6 @@ __all__ = [
     "print_tables",
     "progress",
     "run_line",
-    "said",
     "usage",
 ]
 

@@ -13,12 +13,12 @@ from stepfast.cli.options import By, DatabaseUrl, Json, Kind, Limit, Queue, Reas
 from stepfast.cli.output import (
     Listing,
     as_json,
+    as_text,
     complain,
     console,
     print_facts,
     print_json,
     print_table,
-    said,
 )
 from stepfast.errors import StepfastError
 from stepfast.telemetry.masking import masked
@@ -154,7 +154,7 @@ def print_job(detail: JobDetail, *, json: bool) -> None:
         }
         print_json(job | rest)
         return
-    waits = None if detail.waits_for is None else f"{detail.waits_for}, until {said(detail.job.ready_at)}"
+    waits = None if detail.waits_for is None else f"{detail.waits_for}, until {as_text(detail.job.ready_at)}"
     documents = (("payload", detail.payload), ("cursor", detail.cursor), ("result", detail.result))
     facts: list[tuple[str, Any]] = [(name.replace("_", " "), value) for name, value in job.items()]
     facts += [(name, None if document is None else as_json(document)) for name, document in documents]
@@ -163,7 +163,7 @@ def print_job(detail: JobDetail, *, json: bool) -> None:
     if detail.logs:
         typer.echo()
     for line in detail.logs:
-        typer.echo(f"{said(line.at)}  {line.level:<7}  {said(line.message)}")
+        typer.echo(f"{as_text(line.at)}  {line.level:<7}  {as_text(line.message)}")
 
 
 def _print_relatives(detail: JobDetail) -> None:
@@ -276,25 +276,25 @@ def _line(operator: Operator, update: Update) -> str:
         case Ended(outcome):
             return _end(operator, outcome)
         case Logged(at, level, step, message):
-            return f"{said(at)}  step {step}  {level:<7}  {said(message).rstrip()}"
+            return f"{as_text(at)}  step {step}  {level:<7}  {as_text(message).rstrip()}"
         case Progressed(percent, note):
-            return f"{percent} %  {said(note)}".rstrip()
+            return f"{percent} %  {as_text(note)}".rstrip()
         case _:
             return _state(update)
 
 
 def _state(update: Any) -> str:
-    error = f": {said(update.error)}" if update.error else ""
+    error = f": {as_text(update.error)}" if update.error else ""
     return f"{update.state}, step {update.step}, try {update.attempts}{error}"
 
 
 def _end(operator: Operator, outcome: JobOutcome[Any]) -> str:
     tries = f"step {outcome.step}, try {outcome.attempts}"
     if outcome.error and outcome.state != "done":
-        return f"{outcome.state}, {tries}: {said(outcome.error)}"
+        return f"{outcome.state}, {tries}: {as_text(outcome.error)}"
     if outcome.result_expired_at is not None:
-        return f"{outcome.state}, {tries}; its result expired at {said(outcome.result_expired_at)}"
-    result = f": {said(as_json(operator.shown_result(outcome)))}" if outcome.stored else ""
+        return f"{outcome.state}, {tries}; its result expired at {as_text(outcome.result_expired_at)}"
+    result = f": {as_text(as_json(operator.shown_result(outcome)))}" if outcome.stored else ""
     return f"{outcome.state}, {tries}{result}"
 
 
@@ -319,7 +319,7 @@ def _bar(operator: Operator) -> Iterator[Show]:
     def show(update: Update) -> None:
         match update:
             case Progressed(percent, note):
-                bar.update(task, completed=percent, note=said(note))
+                bar.update(task, completed=percent, note=as_text(note))
             case Logged():
                 bar.console.print(Text(_line(operator, update)))
             case Ended(outcome):

@@ -178,11 +178,11 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     table.add_column(overflow="fold")
     for name, value in facts:
         if value is not None and value != "":
-            table.add_row(name, Text(said(value), style=STYLES.get(str(value), "")))
+            table.add_row(name, Text(as_text(value), style=STYLES.get(str(value), "")))
     console().print(table)
 
 
-def said(value: object) -> str:
+def as_text(value: object) -> str:
     """A value as a person reads it."""
     match value:
         case None | False:
@@ -206,7 +206,7 @@ def _cell(value: object) -> str:
     """A value on one line; of a time the seconds are enough, and the heading says UTC."""
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
-    return " ".join(said(value).split())
+    return " ".join(as_text(value).split())
 
 
 @contextmanager

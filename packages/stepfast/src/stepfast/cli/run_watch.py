@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from stepfast.cli.options import DatabaseUrl, operating
-from stepfast.cli.output import console, said
+from stepfast.cli.output import as_text, console
 from stepfast.clock import spoken
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _print_json(progress: RunProgress) -> None:
 def _print_all(progress: RunProgress, observer: RunObserver) -> None:
     typer.echo(run_line(progress))
     for partition in observer.partitions:
-        typer.echo(f"  partition-{partition.number}  {said(partition.name)}  {_far(partition)}")
+        typer.echo(f"  partition-{partition.number}  {as_text(partition.name)}  {_far(partition)}")
 
 
 class StandstillReasons:
@@ -104,7 +104,7 @@ class StandstillReasons:
         ]
         new = [text for text in found if text not in self._shown and not text.startswith("it advances")]
         self._shown = found
-        return [said(text) for text in new]
+        return [as_text(text) for text in new]
 
 
 class Lines:
@@ -141,7 +141,7 @@ def run_line(progress: RunProgress) -> str:
     if not progress.ended:
         parts.append(speed(progress))
     if progress.reason:
-        parts.append(said(progress.reason))
+        parts.append(as_text(progress.reason))
     return "; ".join(parts)
 
 
@@ -158,7 +158,7 @@ def speed(progress: RunProgress) -> str:
 
 def _far(partition: PartitionProgress) -> str:
     of = f" of {partition.expected:,}" if partition.expected is not None and partition.is_open else ""
-    error = f": {said(partition.error)}" if partition.error else ""
+    error = f": {as_text(partition.error)}" if partition.error else ""
     return f"{partition.state}, {partition.seen:,}{of} rows{error}"
 
 
@@ -178,7 +178,7 @@ def bars(observer: RunObserver, screen: Any = None) -> Iterator[Show]:
         shown.update(progress, observer.partitions)
         for partition in progress.changed:
             if partition.state == "failed":
-                text = f"partition-{partition.number} {said(partition.name)} {_far(partition)}"
+                text = f"partition-{partition.number} {as_text(partition.name)} {_far(partition)}"
                 bar.console.print(Text(text, style="red"))
         for reason in standstill.reasons(progress):
             bar.console.print(Text(reason, style="yellow"))
@@ -231,7 +231,7 @@ class RunBars:
             self._bar.remove_task(self._tasks.pop(number))
         for number, part in shown.items():
             if number not in self._tasks:
-                self._tasks[number] = self._bar.add_task(f"  {said(part.name)}", total=None, note="")
+                self._tasks[number] = self._bar.add_task(f"  {as_text(part.name)}", total=None, note="")
             self._bar.update(
                 self._tasks[number], completed=part.seen, total=part.expected, note=f"{part.seen:,} rows"
             )

@@ -11,7 +11,7 @@ import typer
 
 from stepfast.cli import run_watch
 from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, Target, loaded, operating, usage
-from stepfast.cli.output import Listing, answer, print_facts, print_json, print_table, said
+from stepfast.cli.output import Listing, answer, as_text, print_facts, print_json, print_table
 from stepfast.clock import counted
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _time(text: str | None, option: str) -> datetime | None:
 
 
 def _window(from_: datetime | None, to: datetime) -> str:
-    return f"{'since ever' if from_ is None else 'from ' + said(from_)} to {said(to)}"
+    return f"{'since ever' if from_ is None else 'from ' + as_text(from_)} to {as_text(to)}"
 
 
 # Look
@@ -257,21 +257,21 @@ def show(ctx: typer.Context, name: Name, *, json: Json = False, database_url: Da
     print_facts(_facts(detail))
     typer.echo()
     for reason in detail.why:
-        typer.echo(said(reason.sentence))
+        typer.echo(as_text(reason.sentence))
         if reason.command:
-            typer.echo(f"  {said(reason.command)}")
+            typer.echo(f"  {as_text(reason.command)}")
 
 
 def _facts(detail: RunDetail) -> list[tuple[str, object]]:
     run = detail.run
     states = ", ".join(f"{count} {state}" for state, count in sorted(detail.states.items()))
-    begins = "since ever" if run.window_from is None else f"from {said(run.window_from)}"
+    begins = "since ever" if run.window_from is None else f"from {as_text(run.window_from)}"
     return [
         ("run", run.id),
         ("feed", run.feed),
         ("kind", f"{run.kind}, {run.scope}" + (", forced" if run.forced else "")),
         ("state", f"{run.state} while {run.stalled_in}" if run.stalled_in else run.state),
-        ("window", f"{begins} to {said(run.window_to)}"),
+        ("window", f"{begins} to {as_text(run.window_to)}"),
         ("partitions", f"{run.partitions}: {states}" if states else None),
         ("rows", f"{run.seen:,} read" + (f" of about {run.expected_rows:,}" if run.expected_rows else "")),
         ("rejected", run.rejected or None),
@@ -292,8 +292,8 @@ def _facts(detail: RunDetail) -> list[tuple[str, object]]:
 
 
 def _watermark(run: RunReport) -> str:
-    before = "none" if run.watermark_before is None else said(run.watermark_before)
-    return before if run.watermark_after is None else f"{before} → {said(run.watermark_after)}"
+    before = "none" if run.watermark_before is None else as_text(run.watermark_before)
+    return before if run.watermark_after is None else f"{before} → {as_text(run.watermark_after)}"
 
 
 app.command("watch", short_help="Show the progress of a run until it has ended.")(run_watch.watch)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from stepfast.cli.options import By, DatabaseUrl, Json, Reason, operating, span, usage
-from stepfast.cli.output import Listing, answer, as_json, print_facts, print_json, print_table, said
+from stepfast.cli.output import Listing, answer, as_json, as_text, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
     from stepfast.reports import ScheduleDetail, ScheduleReport, Schedules
@@ -346,7 +346,7 @@ def resume(
         changed = schedules.resume(name)
         next_at = schedules.show(name).schedule.next_at
     facts = {"schedule": name, "paused": False, "changed": changed, "next_at": next_at}
-    goes_on = f"goes on; next: {said(next_at) or 'never'}"
+    goes_on = f"goes on; next: {as_text(next_at) or 'never'}"
     answer(facts, f"schedule {name} {goes_on if changed else 'was not paused'}", json=json)
 
 
@@ -407,4 +407,4 @@ def _schedules(
 
 
 def _print(made: ScheduleReport, what: str, *, json: bool) -> None:
-    answer(made, f"schedule {made.name} {what}; next: {said(made.next_at) or 'never'}", json=json)
+    answer(made, f"schedule {made.name} {what}; next: {as_text(made.next_at) or 'never'}", json=json)

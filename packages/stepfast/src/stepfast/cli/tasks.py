@@ -247,8 +247,10 @@ def show(
 
 def _print(found: TaskDetail) -> None:
     task = found.task
-    told = [f"{it.state} to {it.address} after {it.attempts} tries" for it in found.webhooks]
-    received = [f"{it.status} at {it.received_at:%Y-%m-%d %H:%M:%S} UTC" for it in found.received]
+    webhooks = [
+        f"{webhook.state} to {webhook.address} after {webhook.attempts} tries" for webhook in found.webhooks
+    ]
+    received = [f"{end.status} at {end.received_at:%Y-%m-%d %H:%M:%S} UTC" for end in found.received]
     print_facts(
         [
             ("task", task.task_id),
@@ -261,8 +263,8 @@ def _print(found: TaskDetail) -> None:
             ("finished", task.finished_at),
             ("error", task.error),
             ("result", found.result),
-            *(("webhook", it) for it in told),
-            *(("told here", it) for it in received),
+            *(("webhook", text) for text in webhooks),
+            *(("told here", text) for text in received),
         ]
     )
 

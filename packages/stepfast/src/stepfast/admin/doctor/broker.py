@@ -98,10 +98,10 @@ def _broker(url: str, queues: Sequence[Queue], settings: TransportSettings) -> I
 
 
 def _judged(transport: str, queue: Queue, depth: Depth) -> Finding:
-    said = f"{transport} lets us in; {queue.name} has {counted(depth.ready, 'message')}"
+    text = f"{transport} lets us in; {queue.name} has {counted(depth.ready, 'message')}"
     if depth.dead:
-        return warn("broker", f"{said}, and {counted(depth.dead, 'message')} put aside", queue.cure)
-    return ok("broker", said)
+        return warn("broker", f"{text}, and {counted(depth.dead, 'message')} put aside", queue.cure)
+    return ok("broker", text)
 
 
 def _named(settings: TransportSettings) -> str | None:

@@ -66,9 +66,9 @@ def _reach(database: Database) -> list[Finding]:
             )
         ]
     latency, skew = samples[len(samples) // 2]
-    said = f"{name} at {masked(database.url)} answers in {latency * 1000:.1f} ms"
-    slow = warn("database", said, "run workers closer to the database: every claim and commit waits for it")
-    return [ok("database", said) if latency < SLOW else slow, _clock(skew, latency)]
+    text = f"{name} at {masked(database.url)} answers in {latency * 1000:.1f} ms"
+    slow = warn("database", text, "run workers closer to the database: every claim and commit waits for it")
+    return [ok("database", text) if latency < SLOW else slow, _clock(skew, latency)]
 
 
 def _latency_and_skew(tx: Transaction) -> tuple[float, float]:

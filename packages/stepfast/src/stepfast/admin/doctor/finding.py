@@ -86,8 +86,8 @@ class Session:
     def __str__(self) -> str:
         who = ", ".join(part for part in (f"user {self.user}", self.application, self.state) if part)
         waiting = f", {self.blocks} wait for it" if self.blocks else ""
-        said = f": {self.query}" if self.query else ""
-        return f"session {self.id} ({who}), open for {spoken(self.age)}{waiting}{said}"
+        query = f": {self.query}" if self.query else ""
+        return f"session {self.id} ({who}), open for {spoken(self.age)}{waiting}{query}"
 
 
 def outline(query: str, dialect: str) -> str:

@@ -100,10 +100,10 @@ def connections(tx: Transaction) -> list[Finding]:
         int(value) for name, value in tx.rows(SERVER_VARIABLES) if str(name).lower() == "max_connections"
     )
     used = int(tx.rows(COUNT_CONNECTIONS)[0][1])
-    said = f"{used} of {most} connections are in use"
+    text = f"{used} of {most} connections are in use"
     if used < CROWDED * most:
-        return [ok("connections", said)]
-    return [warn("connections", said, "run fewer workers, or raise max_connections")]
+        return [ok("connections", text)]
+    return [warn("connections", text, "run fewer workers, or raise max_connections")]
 
 
 def sessions(tx: Transaction) -> list[Finding]:

@@ -113,10 +113,10 @@ def durability(fsync: str, full_pages: str, synchronous: str) -> Finding:
 
 def connections(tx: Transaction) -> list[Finding]:
     used, most = tx.rows(COUNT_CONNECTIONS)[0]
-    said = f"{used} of {most} connections are in use"
+    text = f"{used} of {most} connections are in use"
     if used < CROWDED * most:
-        return [ok("connections", said)]
-    return [warn("connections", said, "run fewer workers, raise max_connections, or put a pooler in between")]
+        return [ok("connections", text)]
+    return [warn("connections", text, "run fewer workers, raise max_connections, or put a pooler in between")]
 
 
 def sessions(tx: Transaction) -> list[Finding]:
@@ -186,14 +186,14 @@ def _session(*row: Any) -> Session:
 
 def check_pooler(database: Database) -> list[Finding]:
     """Check what is lost by a pooler between us and the server; no finding where there is none."""
-    said = declared_pooler(urlsplit(database.url))
+    declared = declared_pooler(urlsplit(database.url))
     woken = database.listen_elsewhere is not None
     with closing(database.connect()) as one:
         if stands_between(one.raw):
             with closing(database.connect()) as other:
-                found = [judge_pooler(pooler_mode(one, other), said, woken=woken)]
+                found = [judge_pooler(pooler_mode(one, other), declared, woken=woken)]
         else:
-            found = needless_pooler(said)
+            found = needless_pooler(declared)
     return found + (check_wake_up(database) if woken else [])
 
 
@@ -205,9 +205,9 @@ def pooler_mode(one: Connection, other: Connection) -> Pooler:
     return Pooler.SESSION if len(mine) == 1 and not mine & theirs else Pooler.TRANSACTION
 
 
-def judge_pooler(works: Pooler, said: Pooler | None, *, woken: bool) -> Finding:
+def judge_pooler(works: Pooler, declared: Pooler | None, *, woken: bool) -> Finding:
     """Whether the mode that the URL declares is the mode of the pooler."""
-    if works is Pooler.SESSION and said is Pooler.SESSION:
+    if works is Pooler.SESSION and declared is Pooler.SESSION:
         return ok("pooler", "a pooler in session mode stands before the server; nothing is lost")
     if works is Pooler.SESSION:
         return warn(
@@ -215,17 +215,17 @@ def judge_pooler(works: Pooler, said: Pooler | None, *, woken: bool) -> Finding:
             "a pooler stands before the server; it seems to keep sessions, but nobody relies on that",
             "write pooler=session into the URL if its own settings say so: statements are prepared then, and workers woken",
         )
-    if said in {Pooler.SESSION, Pooler.NONE}:
+    if declared in {Pooler.SESSION, Pooler.NONE}:
         return fail(
             "pooler",
-            f"the URL says pooler={said}, but a pooler hands each transaction another session: "
+            f"the URL says pooler={declared}, but a pooler hands each transaction another session: "
             "prepared statements and LISTEN are lost on the way",
             "write pooler=transaction into the URL",
         )
     found = "a pooler in transaction mode stands before the server: " + UNPREPARED
     if woken:
         return ok("pooler", f"{found}; workers listen past it")
-    if said is Pooler.TRANSACTION:
+    if declared is Pooler.TRANSACTION:
         return ok("pooler", f"{found}, and {POLLING}")
     return warn(
         "pooler",
@@ -235,9 +235,9 @@ def judge_pooler(works: Pooler, said: Pooler | None, *, woken: bool) -> Finding:
     )
 
 
-def needless_pooler(said: Pooler | None) -> list[Finding]:
+def needless_pooler(declared: Pooler | None) -> list[Finding]:
     """Findings where no pooler stands between us and the server."""
-    if said is not Pooler.TRANSACTION:
+    if declared is not Pooler.TRANSACTION:
         return []
     return [
         warn(

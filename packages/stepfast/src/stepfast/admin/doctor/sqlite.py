@@ -52,10 +52,10 @@ def version(tx: Transaction) -> str:
 
 def settings(tx: Transaction) -> list[Finding]:
     journal, synchronous = str(tx.first(JOURNAL_MODE)), int(tx.first(SYNCHRONOUS))
-    said = f"journal_mode = {journal}, synchronous = {synchronous}"
+    text = f"journal_mode = {journal}, synchronous = {synchronous}"
     if journal == "wal" and synchronous >= 2:  # noqa: PLR2004 - 2 is FULL
-        return [ok("durability", said)]
-    return [fail("durability", f"{said}: a power cut may lose commits", "use a local disk that supports WAL")]
+        return [ok("durability", text)]
+    return [fail("durability", f"{text}: a power cut may lose commits", "use a local disk that supports WAL")]
 
 
 def file_system(path: Path, _: Transaction) -> list[Finding]:

@@ -376,20 +376,20 @@ def check_outbox(tx: Transaction) -> list[Finding]:
     """Messages that no worker sends, messages that were given up, and alerts that have no address. No finding if all is well."""
     found: list[Finding] = []
     if stuck := int(tx.first(STUCK_DESTINATIONS, overdue=OVERDUE)):
-        said = f"{counted(stuck, 'destination')} should have been served by now, and nobody does"
-        found.append(warn("outbox", said, "start a worker; is STEPFAST_OUTBOX_RELAY off for all of them?"))
+        text = f"{counted(stuck, 'destination')} should have been served by now, and nobody does"
+        found.append(warn("outbox", text, "start a worker; is STEPFAST_OUTBOX_RELAY off for all of them?"))
     waiting, why = tx.rows(MESSAGES_WITHOUT_SETTINGS)[0]
     if waiting:
-        said = f"{counted(int(waiting), 'message')} cannot be sent by the workers as they are set up: {why}"
+        text = f"{counted(int(waiting), 'message')} cannot be sent by the workers as they are set up: {why}"
         found.append(
-            warn("outbox", said, "set up a worker so that it can; the messages wait, and lose no try")
+            warn("outbox", text, "set up a worker so that it can; the messages wait, and lose no try")
         )
     if dead := int(tx.first(COUNT_DEAD_MESSAGES)):
         cure = "stepfast outbox list --state dead; then stepfast outbox retry, or purge"
         found.append(warn("dead messages", f"{counted(dead, 'message')} given up", cure))
     if untold := int(tx.first(COUNT_UNTOLD_ALERTS, overdue=OVERDUE)):
-        said = f"{counted(untold, 'alert')} that nobody was told"
+        text = f"{counted(untold, 'alert')} that nobody was told"
         found.append(
-            warn("alerts", said, "set STEPFAST_ALERT_URLS for a worker; read them: stepfast alerts list")
+            warn("alerts", text, "set STEPFAST_ALERT_URLS for a worker; read them: stepfast alerts list")
         )
     return found
