@@ -32,7 +32,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a restart begins at the first page",
-        replacing("stepfast.runs.repair:_fresh", lambda _: None),
+        replacing("stepfast.runs.repair:_with_fresh_budget", lambda _: None),
         test_repair.test_a_retry_goes_on_where_the_partition_stopped,
     ),
     Mutation(

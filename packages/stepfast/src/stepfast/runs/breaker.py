@@ -389,9 +389,7 @@ THROTTLED: Final = 429
 LOCKED_OUT: Final = (401, 403, 407)
 TRY_LATER: Final = 503
 AWAY: Final = (408, 425, 500, 502, 503, 504)
-GATEWAYS: Final = range(
-    506, 600
-)  # such as 520 to 527 of content networks; 501 and 505 do not change by waiting
+GATEWAYS: Final = range(506, 600)  # such as 520 to 527 of content networks; not 501 and 505: those stay
 
 NETWORK_LIBRARIES: Final = ("httpx", "httpcore", "aiohttp", "requests", "urllib3", "urllib", "http", "anyio")
 NETWORK_ERRORS: Final = (

@@ -116,7 +116,7 @@ def open_debts(tx: Transaction, feed: str) -> list[Debt]:
 def debts_to_read(tx: Transaction, run: Run) -> list[Debt]:
     """Debts of the feed that the run's own partitions do not cover: their windows reach beyond its window."""
     found = open_debts(tx, run.feed)
-    return [it for it in found if not it.is_given_up and not covers(run.window, it.window)]
+    return [debt for debt in found if not debt.is_given_up and not covers(run.window, debt.window)]
 
 
 def covers(window: Window, other: Window) -> bool:
@@ -144,15 +144,15 @@ def close_covered_debts(tx: Transaction, run: Run) -> int:
 
 def _absorb(tx: Transaction, run: Run, partition: Partition, digest: str) -> int:
     """Close the debts that the new one covers; returns the tries that it begins with."""
-    same = {it.id for it in tx.all(FIND_DEBT_BY_DIGEST, Debt, digest=digest)}
+    same = {debt.id for debt in tx.all(FIND_DEBT_BY_DIGEST, Debt, digest=digest)}
     older = [
-        it
-        for it in open_debts(tx, run.feed)
-        if it.id not in same and it.span == partition.span and covers(partition.window, it.window)
+        debt
+        for debt in open_debts(tx, run.feed)
+        if debt.id not in same and debt.span == partition.span and covers(partition.window, debt.window)
     ]
-    for it in older:
-        tx.run(CLOSE_DEBT, id=it.id, run_id=run.id, reason="part of a later debt of the same range")
-    return max((it.tries + 1 for it in older), default=0)
+    for debt in older:
+        tx.run(CLOSE_DEBT, id=debt.id, run_id=run.id, reason="part of a later debt of the same range")
+    return max((debt.tries + 1 for debt in older), default=0)
 
 
 def _alert_if_given_up(tx: Transaction, feed: str, debt: Debt) -> None:

@@ -244,7 +244,7 @@ def _partitioner(feed: Feed) -> Partitioner | None:
 def _limits(name: str, given: Sequence[Limit]) -> tuple[Limit, ...]:
     """The limits of a feed, shared by all its jobs that ask the source."""
     found = checked_limits(f"feed {name}", given, ())
-    return tuple(replace(it, name=f"feed:{name}") if it.name is None else it for it in found)
+    return tuple(replace(limit, name=f"feed:{name}") if limit.name is None else limit for limit in found)
 
 
 def _item_column(feed: Feed, key: tuple[str, ...]) -> str | None:
@@ -335,7 +335,7 @@ def checked_version(name: str, value: object) -> str:
 def checked_fields(name: str, value: object) -> tuple[str, ...]:
     """Names of fields; one text is one field."""
     fields = (value,) if isinstance(value, str) else value
-    if not isinstance(fields, Collection) or not all(isinstance(it, str) and it for it in fields):
+    if not isinstance(fields, Collection) or not all(isinstance(field, str) and field for field in fields):
         raise ConfigurationError(f"{name}={value!r:.80}: names of fields, such as ['seen_at']")
     return tuple(fields)
 
@@ -346,7 +346,7 @@ def checked_columns(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
     columns = (value,) if isinstance(value, str) else tuple(value)
     if not columns or len(set(columns)) < len(columns):
         raise ConfigurationError(f"{name}={value!r}: one column or more, each once")
-    return tuple(checked_identifier(name, it, COLUMN) for it in columns)
+    return tuple(checked_identifier(name, column, COLUMN) for column in columns)
 
 
 def checked_identifier(what: str, value: object, pattern: re.Pattern[str]) -> str:

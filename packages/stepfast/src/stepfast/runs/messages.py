@@ -72,7 +72,7 @@ def next_page(partition: Partition, job_id: str, *, from_start: bool = False) ->
 def announce_pages(tx: Transaction, declared: Declaration, run: Run, pages: Sequence[NextPage]) -> None:
     """Stage a message for each page that this transaction makes ready."""
     if declared.broker is not None:
-        stage_many(tx, [work_item(declared.broker, declared, run, it) for it in pages])
+        stage_many(tx, [work_item(declared.broker, declared, run, page) for page in pages])
 
 
 def announce_consolidation(tx: Transaction, declared: Declaration, run: Run, job_id: str) -> None:

@@ -112,17 +112,11 @@ class PageJob:
             return await divide(database, declared, run, partition, troubled=step.attempt > 1)
         state = _page_state(declared, partition)
         asked = await _ask(declared, position, state, step.attempt)
-        skipped = self._may_skip_lookup(partition, state, asked)
-        decision = decide(declared.paging, state, asked.request, asked.answer) if skipped else None
-        if decision is None or not keeps_rows(decision):  # where no rows are kept, no commit would check them
-            skipped = False
-            asked = await _with_known_rows(database, partition, asked)
-            decision = decide(declared.paging, state, asked.request, asked.answer)
+        asked, decision, repeats = await self._decide(database, partition, state, asked)
         if isinstance(decision, StaleAnswer):
             return Done(decision.note)
         if outgrows(declared, partition, asked.request, asked.answer):
             return await divide(database, declared, run, partition, admitted=0)
-        repeats = self._repeats if skipped else None
         commit = _commit_of(step, declared, position, state, asked, decision, repeats)
         if commit.target is not PartitionState.RUNNING:
             return Done({"partition": commit.target.value, "note": decision.note}, effects=[commit])
@@ -131,8 +125,20 @@ class PageJob:
             return Continue(cursor, effects=[commit])
         return ReservedContinue(cursor, effects=[commit], head_start=declared.broker.head_start_micros)
 
-    def _may_skip_lookup(self, partition: Partition, state: PageState, asked: Asked) -> bool:
-        """Whether the rows of a page may pass for new: nobody looks, and the commit checks that none was known.
+    async def _decide(
+        self, database: Database, partition: Partition, state: PageState, asked: Asked
+    ) -> tuple[Asked, Decision, RepeatedRows | None]:
+        """What the answer means, with the known rows looked up if need be. The last is for a commit that checks them."""
+        paging = self._declared.paging
+        if self._skip_lookup(partition, state, asked):
+            decision = decide(paging, state, asked.request, asked.answer)
+            if keeps_rows(decision):  # where no rows are kept, no commit would check them
+                return asked, decision, self._repeats
+        asked = await _with_known_rows(database, partition, asked)
+        return asked, decide(paging, state, asked.request, asked.answer), None
+
+    def _skip_lookup(self, partition: Partition, state: PageState, asked: Asked) -> bool:
+        """Whether a page may skip the look for known rows; its commit checks that none was known.
 
         Where pages do not overlap, those of a first pass bring new rows: so the way to the database is spared.
         """

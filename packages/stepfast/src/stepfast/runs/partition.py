@@ -132,19 +132,19 @@ def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition])
         INSERT_PARTITION,
         [
             {
-                "id": it.id,
+                "id": partition.id,
                 "run_id": run_id,
                 "number": number + index,
-                "name": it.name,
-                "parent": it.parent,
-                "span": msgspec.json.encode(it.range.to_json()).decode(),
-                "window_from": it.window.micros[0],
-                "window_to": it.window.micros[1],
-                "debt_id": it.debt_id,
-                "estimate": it.estimate,
-                "job_id": it.job_id,
+                "name": partition.name,
+                "parent": partition.parent,
+                "span": msgspec.json.encode(partition.range.to_json()).decode(),
+                "window_from": partition.window.micros[0],
+                "window_to": partition.window.micros[1],
+                "debt_id": partition.debt_id,
+                "estimate": partition.estimate,
+                "job_id": partition.job_id,
             }
-            for index, it in enumerate(new)
+            for index, partition in enumerate(new)
         ],
     )
     return number

@@ -106,7 +106,7 @@ async def first_frontier(declared: Declaration, window: Window, prior: list[Rang
     if declared.partitioner is not None:
         return declared.partitioner.start(window, prior)
     ranges: Any = await answer_of(declared.feed.plan, window)
-    if not isinstance(ranges, list | tuple) or not all(isinstance(it, Range) for it in ranges):
+    if not isinstance(ranges, list | tuple) or not all(isinstance(part, Range) for part in ranges):
         raise AnswerError("plan", f"is {ranges!r:.80}; plan() answers a list of stepfast.Range")
     if not ranges:
         raise _empty(window)
@@ -197,18 +197,18 @@ async def _counted(
             await asyncio.sleep(wait)
         return await answer_of(declared.feed.count, part, window)
 
-    tasks = [asyncio.ensure_future(count(*it)) for it in zip(asked, waits, strict=True)]
+    tasks = [asyncio.ensure_future(count(*task)) for task in zip(asked, waits, strict=True)]
     try:
         if tasks:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        for it in tasks:
-            it.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    for it in tasks:  # in their order: the same failure is reported the same way each time
-        if not it.cancelled() and (error := it.exception()) is not None:
+    for task in tasks:  # in their order: the same failure is reported the same way each time
+        if not task.cancelled() and (error := task.exception()) is not None:
             raise error
-    return {part.name: it.result() for part, it in zip(asked, tasks, strict=True)}
+    return {part.name: task.result() for part, task in zip(asked, tasks, strict=True)}
 
 
 # The effects of a planning step.
@@ -311,7 +311,7 @@ def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[W
     """Write partitions and the jobs that read them, in one transaction. The caller holds the run's row."""
     if not wanted:
         return
-    named = [(it, new_id()) for it in wanted]
+    named = [(partition, new_id()) for partition in wanted]
     jobs = [
         reserved_job(declared, run, "page", partition_id=partition_id, epoch=0) for _, partition_id in named
     ]
@@ -323,20 +323,25 @@ def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[W
             NewPartition(
                 id=partition_id,
                 job_id=job.id,
-                range=it.range,
-                window=it.window,
-                name=it.name,
-                estimate=it.estimate,
-                parent=it.parent,
-                debt_id=it.debt_id,
+                range=partition.range,
+                window=partition.window,
+                name=partition.name,
+                estimate=partition.estimate,
+                parent=partition.parent,
+                debt_id=partition.debt_id,
             )
-            for (it, partition_id), job in zip(named, jobs, strict=True)
+            for (partition, partition_id), job in zip(named, jobs, strict=True)
         ],
     )
-    tx.run(COUNT_NEW_PARTITIONS, id=run.id, more=len(wanted), rows=sum(it.estimate or 0 for it in wanted))
+    tx.run(
+        COUNT_NEW_PARTITIONS,
+        id=run.id,
+        more=len(wanted),
+        rows=sum(partition.estimate or 0 for partition in wanted),
+    )
     if declared.broker is not None:
         pages = [
-            NextPage(first + index, it.range, 0, 0, 0, it.estimate, job.id)
-            for index, (it, job) in enumerate(zip(wanted, jobs, strict=True))
+            NextPage(first + index, partition.range, 0, 0, 0, partition.estimate, job.id)
+            for index, (partition, job) in enumerate(zip(wanted, jobs, strict=True))
         ]
         announce_pages(tx, declared, run, pages)

@@ -158,7 +158,9 @@ def observation_parameters(
     chunks = [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
     if not tx.takes_lists:
         return [{**shared, "rows": as_document(chunk)} for chunk in chunks]
-    columns = [[as_parameter(list(it), tx.dialect) for it in zip(*chunk, strict=True)] for chunk in chunks]
+    columns = [
+        [as_parameter(list(column), tx.dialect) for column in zip(*chunk, strict=True)] for chunk in chunks
+    ]
     return [
         {**shared, "ids": ids, "hashes": hashes, "payloads": payloads} for ids, hashes, payloads in columns
     ]
@@ -382,7 +384,11 @@ def mark_applied(
             _mark_all(tx, feed, read, bad)
     except _ChangedError:
         hashes = {row[0]: row[1] for row in tx.rows(LOCK_PENDING, feed=feed, ids=list(read))}
-        current = {item_id: it for item_id, it in read.items() if hashes.get(item_id) == it}
+        current = {
+            item_id: content_hash
+            for item_id, content_hash in read.items()
+            if hashes.get(item_id) == content_hash
+        }
         if current:
             _mark_all(tx, feed, current, bad)
         return set(current)

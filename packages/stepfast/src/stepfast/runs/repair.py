@@ -150,9 +150,9 @@ def cancel(tx: Transaction, run_id: str, reason: str) -> Repaired:
     _refuse_ended(run)
     if not set(jobs).issuperset(live_jobs(tx, run, *RUN_JOBS)):
         raise ContentionError(f"run {run_id} got jobs while we looked; try again")
-    stopped = [it for it in partitions if it.is_open]
-    for it in stopped:
-        end_partition(tx, it, PartitionState.CANCELLED, it.last_error, restart=True)
+    stopped = [partition for partition in partitions if partition.is_open]
+    for partition in stopped:
+        end_partition(tx, partition, PartitionState.CANCELLED, partition.last_error, restart=True)
     tx.run(BEGIN_NEXT_EPOCH, id=run.id, epoch=run.epoch)
     end_run(tx, find_run(tx, run_id), RunState.CANCELLED, reason)
     return Repaired(find_run(tx, run_id), run.state, tuple(stopped))
@@ -167,7 +167,7 @@ def resume(tx: Transaction, declared: Declaration, run_id: str) -> Repaired:
         return _wake(tx, declared, run, partitions)
     if run.state is not RunState.CANCELLED:
         raise StateError(f"run {run.id} is {run.state}: {advice(run)}")
-    stopped = [it for it in partitions if it.state is PartitionState.CANCELLED]
+    stopped = [partition for partition in partitions if partition.state is PartitionState.CANCELLED]
     if blocker := blocked_by(tx, run):
         return _blocked(tx, run, blocker, _missing(partitions))
     forced = bool(run.forced)
@@ -212,7 +212,9 @@ def _wake(tx: Transaction, declared: Declaration, run: Run, partitions: Sequence
     if at is RunState.FETCHING:
         move_run(tx, run, at)
         alive = set(live_jobs(tx, run, "page"))
-        orphans = [it for it in partitions if it.is_open and it.job_id not in alive]
+        orphans = [
+            partition for partition in partitions if partition.is_open and partition.job_id not in alive
+        ]
         renew_jobs(tx, declared, run, orphans)
         end_fetching(tx, declared, run.id)
     elif live_jobs(tx, run, *WHOLE_RUN_JOBS):
@@ -227,7 +229,7 @@ def _wake(tx: Transaction, declared: Declaration, run: Run, partitions: Sequence
 
 
 def _missing(partitions: Sequence[Partition]) -> list[Partition]:
-    return [it for it in partitions if it.state in MISSING_PARTITION]
+    return [partition for partition in partitions if partition.state in MISSING_PARTITION]
 
 
 def _chosen(
@@ -236,26 +238,28 @@ def _chosen(
     """The partitions to read again; each one that was named must be one that can be retried."""
     may = {*MISSING_PARTITION, PartitionState.DONE_UNVERIFIED} if from_start else {*MISSING_PARTITION}
     if not wanted:
-        if chosen := [it for it in partitions if it.state in may]:
+        if chosen := [partition for partition in partitions if partition.state in may]:
             return chosen
         cure = "no partition of it failed" if run.ended_at is None else advice_for_failed_consolidation(run)
         if run.state is RunState.CANCELLED:
             cure = f"no partition of it is missing; {advice(run)}"
         raise StateError(f"run {run.id} is {run.state}: {cure}")
     chosen = [partition_by_name(partitions, name) for name in dict.fromkeys(wanted)]
-    for it in chosen:
-        if it.state not in may:
-            raise StateError(why_not_retried(it))
-    return sorted({it.id: it for it in chosen}.values(), key=lambda it: it.id)
+    for partition in chosen:
+        if partition.state not in may:
+            raise StateError(why_not_retried(partition))
+    return sorted(
+        {partition.id: partition for partition in chosen}.values(), key=lambda partition: partition.id
+    )
 
 
 def partition_by_name(partitions: Sequence[Partition], name: str) -> Partition:
     """The partition that is named by `5`, `partition-5` or its name."""
     number = name.removeprefix("partition-")
-    for it in partitions:
-        if it.name == name or (number.isdecimal() and it.number == int(number)):
-            return it
-    last = max((it.number for it in partitions), default=None)
+    for partition in partitions:
+        if partition.name == name or (number.isdecimal() and partition.number == int(number)):
+            return partition
+    last = max((partition.number for partition in partitions), default=None)
     there = "it has none" if last is None else f"it has partition-0 to partition-{last}"
     raise ConfigurationError(
         f"the run has no partition {name!r}; {there}, see: stepfast partitions list --run RUN"
@@ -269,11 +273,8 @@ def _refuse_ended(run: Run) -> None:
 
 # Restarting partitions and runs.
 
-WHOLE_RUN_JOBS: tuple[FeedJob, ...] = (
-    "plan",
-    "consolidate",
-    "sweep",
-)  # jobs that are not about one partition
+# Jobs that are not about one partition.
+WHOLE_RUN_JOBS: tuple[FeedJob, ...] = ("plan", "consolidate", "sweep")
 
 RESTART_PARTITION = sql("""
     UPDATE stepfast_partition
@@ -390,34 +391,49 @@ def restart_partitions(
     tx: Transaction, declared: Declaration, run: Run, chosen: Sequence[Partition], *, from_start: bool
 ) -> None:
     """Make partitions ready again, each with a job of its new epoch: where it stopped, or at its beginning. They are locked."""
-    jobs = [reserved_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in chosen]
+    jobs = [
+        reserved_job(declared, run, "page", partition_id=partition.id, epoch=partition.epoch + 1)
+        for partition in chosen
+    ]
     enqueue_jobs(tx, jobs)
-    for it, job in zip(chosen, jobs, strict=True):
-        arrow(it.state, PartitionState.READY)
-        place = {"id": it.id, "epoch": it.epoch, "source": it.state.value, "job_id": job.id}
+    for partition, job in zip(chosen, jobs, strict=True):
+        arrow(partition.state, PartitionState.READY)
+        place = {
+            "id": partition.id,
+            "epoch": partition.epoch,
+            "source": partition.state.value,
+            "job_id": job.id,
+        }
         if from_start:
             matched = tx.run(RESTART_PARTITION_ANEW, **place)
         else:
-            matched = tx.run(RESTART_PARTITION, **place, paging=_with_fresh_budget(it.paging))
+            matched = tx.run(RESTART_PARTITION, **place, paging=_with_fresh_budget(partition.paging))
         if matched != 1:
-            raise ContentionError(f"{it.name} changed while we looked; try again")
-        if it.state is PartitionState.DONE_UNVERIFIED:
+            raise ContentionError(f"{partition.name} changed while we looked; try again")
+        if partition.state is PartitionState.DONE_UNVERIFIED:
             tx.run(
-                CLOSE_DEBT_OF_PARTITION, feed=run.feed, run_id=run.id, span=it.span, window_to=it.window_to
+                CLOSE_DEBT_OF_PARTITION,
+                feed=run.feed,
+                run_id=run.id,
+                span=partition.span,
+                window_to=partition.window_to,
             )
     if from_start and chosen:
-        tx.run(FORGET_SEEN, ids=[it.id for it in chosen])
-    mark_answered(tx, [it.job_id for it in chosen if it.job_id is not None])
+        tx.run(FORGET_SEEN, ids=[partition.id for partition in chosen])
+    mark_answered(tx, [partition.job_id for partition in chosen if partition.job_id is not None])
     _announce(tx, declared, run, zip(chosen, jobs, strict=True), from_start=from_start)
 
 
 def renew_jobs(tx: Transaction, declared: Declaration, run: Run, orphans: Sequence[Partition]) -> None:
     """Enqueue new jobs for open partitions that have lost theirs."""
-    jobs = [reserved_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in orphans]
+    jobs = [
+        reserved_job(declared, run, "page", partition_id=partition.id, epoch=partition.epoch + 1)
+        for partition in orphans
+    ]
     enqueue_jobs(tx, jobs)
-    for it, job in zip(orphans, jobs, strict=True):
-        if tx.run(RENEW_PARTITION_JOB, id=it.id, epoch=it.epoch, job_id=job.id) != 1:
-            raise ContentionError(f"{it.name} changed while we looked; try again")
+    for partition, job in zip(orphans, jobs, strict=True):
+        if tx.run(RENEW_PARTITION_JOB, id=partition.id, epoch=partition.epoch, job_id=job.id) != 1:
+            raise ContentionError(f"{partition.name} changed while we looked; try again")
     _announce(tx, declared, run, zip(orphans, jobs, strict=True), from_start=False)
 
 
@@ -465,10 +481,16 @@ def open_debts_for(tx: Transaction, run: Run, missing: Sequence[Partition]) -> t
         for begins, ends in tx.rows(LATER_WINDOWS, feed=run.feed, id=run.id, started_at=run.started_at)
     ]
     known = {(str(span), begins, int(ends)) for span, begins, ends in tx.rows(FIND_OPEN_DEBTS, feed=run.feed)}
-    owed = [it for it in missing if not any(covers(window, it.window) for window in later)]
-    new = [it for it in owed if (it.span, it.window_from, it.window_to) not in known]
-    for it in new:
-        open_debt(tx, run, it)
+    owed = [
+        partition for partition in missing if not any(covers(window, partition.window) for window in later)
+    ]
+    new = [
+        partition
+        for partition in owed
+        if (partition.span, partition.window_from, partition.window_to) not in known
+    ]
+    for partition in new:
+        open_debt(tx, run, partition)
     return len(owed), len(new)
 
 
@@ -483,7 +505,10 @@ def _announce(
     """Stage messages about their next pages. Each is in a new epoch, so that no broker takes it for one it has seen."""
     if declared.broker is not None:
         announce_pages(
-            tx, declared, run, [next_page(it, job.id, from_start=from_start) for it, job in restarted]
+            tx,
+            declared,
+            run,
+            [next_page(partition, job.id, from_start=from_start) for partition, job in restarted],
         )
 
 

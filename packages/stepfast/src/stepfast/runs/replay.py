@@ -161,16 +161,17 @@ class Replay:
 
     write: TargetWrite
     newest: Sequence[ReplayEntry]  # rows whose newest version this is
-    identified: Sequence[
-        tuple[ReplayEntry, Observation, int]
-    ]  # rows that have an identity now; when they were seen
+    identified: Sequence[tuple[ReplayEntry, Observation, int]]  # now with an identity; when it was seen
     unidentified: Sequence[RefusedRow]  # rows that still have none
     overtaken: Sequence[str]  # items that came again meanwhile, or are not known any more
 
     def apply(self, tx: Transaction, /) -> None:
         feed = self.write.declared.name
         if self.newest:
-            ids, hashes = [it.item_id for it in self.newest], [it.content_hash for it in self.newest]
+            ids, hashes = (
+                [entry.item_id for entry in self.newest],
+                [entry.content_hash for entry in self.newest],
+            )
             tx.run(MAKE_PENDING, feed=feed, ids=ids, hashes=hashes)
         for entry, seen, at in self.identified:
             observe(tx, feed, entry.run_id, at, [seen])

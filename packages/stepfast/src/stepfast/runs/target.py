@@ -205,9 +205,11 @@ class TargetWrite:
         batch = self.batch
         read = dict(zip(batch.raw.ids, batch.raw.hashes, strict=True))
         if batch.refused:
-            read = dict(sorted({**read, **{it.item_id: it.content_hash for it in batch.refused}}.items()))
+            read = dict(sorted({**read, **{row.item_id: row.content_hash for row in batch.refused}}.items()))
         current = (
-            mark_applied(tx, self.declared.name, read, [it.item_id for it in batch.refused]) if read else None
+            mark_applied(tx, self.declared.name, read, [row.item_id for row in batch.refused])
+            if read
+            else None
         )
         return batch if current is None else batch.only(current)
 

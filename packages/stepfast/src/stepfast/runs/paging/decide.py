@@ -134,7 +134,7 @@ def _accepted(paging: Offset, state: PageState, cursor: Cursor, answer: Answer, 
     # A page that is not full ends where the rows end, or was cut short on its way: so two of them must agree.
     half = max(after.widest, 2 * paging.overlap + 1) / 2
     ends = anchored and not page.new and 0 < page.got <= half and not set(state.tail).isdisjoint(answer.ids)
-    tail = tuple(it for it in answer.ids if it is not None)[-paging.overlap :]
+    tail = tuple(item_id for item_id in answer.ids if item_id is not None)[-paging.overlap :]
     return replace(
         after,
         position=position,

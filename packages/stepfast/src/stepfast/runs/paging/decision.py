@@ -66,9 +66,7 @@ class Answer:
     """The answer of the source, and which rows of the page are known."""
 
     ids: Sequence[str | None] = ()  # in the page's order; None: a row without an identity
-    seen: Mapping[str, int] = field(
-        default_factory=dict
-    )  # rows that were read before, each with its last pass
+    seen: Mapping[str, int] = field(default_factory=dict)  # known rows, each with its last pass
     next: Any = None
     count: int | None = None
     expired: bool = False  # the source no longer knows the token
@@ -303,20 +301,22 @@ def look_at_page(state: PageState, request: Request, answer: Answer) -> PageLook
     """Look at the rows of a page. A second pass finds its place, and its end, by the rows that it has read itself."""
     if not answer.seen:
         return _all_new(answer.ids)
-    known = {it: answer.seen.get(it) for it in answer.ids if it is not None}
-    new = {it for it, when in known.items() if when != state.pass_}
-    rows = [(index, it) for index, it in enumerate(answer.ids) if it is not None]
-    first = next((index for index, it in rows if it in new), None)
+    known = {item_id: answer.seen.get(item_id) for item_id in answer.ids if item_id is not None}
+    new = {item_id for item_id, when in known.items() if when != state.pass_}
+    rows = [(index, item_id) for index, item_id in enumerate(answer.ids) if item_id is not None]
+    first = next((index for index, item_id in rows if item_id in new), None)
     inside = len(answer.ids) if state.count is None else state.count - request.cursor.offset
     before = len(answer.ids) if first is None else first
     old_after = [
-        index for index, it in rows if it not in new and first is not None and first < index < inside
+        index
+        for index, item_id in rows
+        if item_id not in new and first is not None and first < index < inside
     ]
     return PageLook(
         got=len(answer.ids),
         new=len(new),
         fresh=sum(when is None for when in known.values()),
-        again=sum(known[it] == state.pass_ - 1 for it in new),
+        again=sum(known[item_id] == state.pass_ - 1 for item_id in new),
         # A row without an identity counts as read: waiting for it would go round in circles.
         leading=before if any(index < before for index, _ in rows) else 0,
         late=old_after[-1] - first if old_after and first is not None else 0,

@@ -48,8 +48,10 @@ class Plan:
     def gap(self) -> str | None:
         """Where the domain is not covered, in words; None if the partitions tile it."""
         if self.left_out:
-            return ", ".join(it.range.name for it in self.left_out[:3])
-        return None if self.domain is None else gap(self.domain, [it.range for it in self.partitions])
+            return ", ".join(planned.range.name for planned in self.left_out[:3])
+        return (
+            None if self.domain is None else gap(self.domain, [planned.range for planned in self.partitions])
+        )
 
     @property
     def scope(self) -> Scope:
@@ -59,7 +61,7 @@ class Plan:
     @property
     def rows(self) -> int | None:
         """Rows in all partitions; those on a common bound are counted in both. None: some were not counted."""
-        known = [it.estimate for it in self.partitions if it.estimate is not None]
+        known = [planned.estimate for planned in self.partitions if planned.estimate is not None]
         return sum(known) if len(known) == len(self.partitions) else None
 
     @property
@@ -82,11 +84,11 @@ def capped(plan: Plan, most_rows: int) -> Plan:
         raise ConfigurationError(f"a plan of {most_rows} rows reads nothing; allow at least one")
     kept: list[Planned] = []
     rows = 0
-    for it in plan.partitions:
+    for planned in plan.partitions:
         if rows >= most_rows:
             break
-        kept.append(it)
-        rows += most_rows if it.estimate is None else it.estimate
+        kept.append(planned)
+        rows += most_rows if planned.estimate is None else planned.estimate
     return beginning(plan, len(kept))
 
 

@@ -56,9 +56,8 @@ class Dimension:
     dense_step: Step | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        whole = Range.of(
-            {self.name: Bounds(self.low, self.high, self.closed)}
-        )  # checks the name and the bounds
+        # This checks the name and the bounds, too.
+        whole = Range.of({self.name: Bounds(self.low, self.high, self.closed)})
         inside = whole.bounds(self.name)
         object.__setattr__(self, "low", inside.from_)
         object.__setattr__(self, "high", inside.to)
@@ -174,9 +173,8 @@ class Dimension:
             return size
         if not Bounds(self.low, self.high).contains(value):
             return None
-        return steps_between(
-            self.low, value, self.step
-        )  # `part` shows whether it was a whole number of steps
+        # `part` shows whether it was a whole number of steps.
+        return steps_between(self.low, value, self.step)
 
 
 @dataclass(frozen=True)

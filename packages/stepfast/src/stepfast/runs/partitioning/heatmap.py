@@ -63,7 +63,7 @@ class Region:
 
     @property
     def known(self) -> list[int]:
-        return [it for it in self.counts if it is not None]
+        return [count for count in self.counts if count is not None]
 
     @property
     def edges(self) -> list[int]:
@@ -244,10 +244,10 @@ def _between(first: int, last: int, shares: Sequence[float], *, halve: bool) -> 
     if last - first < 2:  # noqa: PLR2004 - one tick is all there is
         return []
     if len(shares) >= WIDEST_CUT:
-        shares = [it / WIDEST_CUT for it in range(1, WIDEST_CUT)]
+        shares = [number / WIDEST_CUT for number in range(1, WIDEST_CUT)]
     elif halve:
         shares = [0.5] if len(shares) == 1 else [*shares, 0.5]
-    return sorted({min(last - 1, max(first + 1, first + round((last - first) * it))) for it in shares})
+    return sorted({min(last - 1, max(first + 1, first + round((last - first) * share))) for share in shares})
 
 
 def loses_rows(region: Region, axis: Axis) -> bool:
@@ -407,11 +407,11 @@ class Scan:
 
     def learn(self, counts: Mapping[str, int]) -> Scan:
         given, answers = dict(checked(counts)), dict(self.answers)
-        for number, it in self._missing():
+        for number, range_ in self._missing():
             if not given:
                 break
-            if it.name in given:
-                answers[number] = given.pop(it.name)
+            if range_.name in given:
+                answers[number] = given.pop(range_.name)
         known = replace(self, answers=answers)
         return _moved_on(known) if self.needs and len(answers) == len(self.needs) else known
 
@@ -435,7 +435,7 @@ class Scan:
 
     @property
     def whole(self) -> Box:
-        return tuple((0, it.size) for it in self.axes)
+        return tuple((0, axis.size) for axis in self.axes)
 
     def range_of(self, box: Box) -> Range:
         """The first dimension is always named; another one only where it is cut: elsewhere no value is left out."""
@@ -453,7 +453,7 @@ class Scan:
         """What this round has to count. Nothing if that would cost more than is left of the budget."""
         if self.baseline is None:
             return [self.whole]
-        boxes = [box for it in self.regions for box in _wanted_boxes(self, it)]
+        boxes = [box for region in self.regions for box in _wanted_boxes(self, region)]
         return boxes if self.requests + len(boxes) <= self.settings.budget else []
 
     def _missing(self) -> Iterator[tuple[int, Range]]:
@@ -624,11 +624,12 @@ def _main_dimension(partitions: Sequence[Planned]) -> str | None:
 def _lines(partitions: Sequence[Planned], dimension: str, lines: int) -> list[Line]:
     """Partitions with the same part of the dimension stand on one line; so do neighbours, if lines are few."""
     columns = [
-        list(group) for _, group in groupby(partitions, key=lambda it: dict(it.range.parts)[dimension])
+        list(group)
+        for _, group in groupby(partitions, key=lambda planned: dict(planned.range.parts)[dimension])
     ]
     each = -(-len(columns) // lines)
     return [
-        _line([it for column in columns[first : first + each] for it in column], dimension)
+        _line([planned for column in columns[first : first + each] for planned in column], dimension)
         for first in range(0, len(columns), each)
     ]
 
@@ -667,10 +668,10 @@ def _span(low: Any, high: Any) -> float | None:
 
 
 def _rows(drawn: Sequence[Line], width: int) -> list[str]:
-    labels = max(len(it.label) for it in drawn)
-    texts = [_text(it) for it in drawn]
+    labels = max(len(line.label) for line in drawn)
+    texts = [_text(line) for line in drawn]
     room = max(LEAST_BAR, width - labels - max(map(len, texts)) - 4)
-    densest = max((it.density or 0 for it in drawn), default=0)
+    densest = max((line.density or 0 for line in drawn), default=0)
     return [
         f"{line.label:>{labels}}  {_bar(line.density, densest, room)}  {text}".rstrip()
         for line, text in zip(drawn, texts, strict=True)

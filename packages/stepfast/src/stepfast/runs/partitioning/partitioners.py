@@ -53,15 +53,15 @@ class Listed:
         return not self.ask()
 
     def ask(self) -> list[Range]:
-        return [it for it in self.ranges if it.name not in self.answers][: self.at_once]
+        return [range_ for range_ in self.ranges if range_.name not in self.answers][: self.at_once]
 
     def learn(self, counts: Mapping[str, int]) -> Listed:
-        names = {it.name for it in self.ranges}
+        names = {range_.name for range_ in self.ranges}
         new = {name: count for name, count in checked(counts).items() if name in names}
         return replace(self, answers={**self.answers, **new})
 
     def plan(self) -> Plan:
-        partitions = tuple(Planned(it, self.answers.get(it.name)) for it in self.ranges)
+        partitions = tuple(Planned(range_, self.answers.get(range_.name)) for range_ in self.ranges)
         return Plan(partitions=partitions, domain=self.domain, requests=len(self.answers))
 
     def to_json(self) -> dict[str, Any]:
@@ -164,11 +164,11 @@ class Heatmap:
     def divide(self, outgrown: Range) -> Scan | None:
         """Begin to plan the pieces of one partition; None if it is as small as it can be."""
         given = dict(outgrown.parts)
-        if not given.keys() <= {it.name for it in self.dimensions}:
+        if not given.keys() <= {axis.name for axis in self.dimensions}:
             return None
-        axes = [it.within(given[it.name]) if it.name in given else it for it in self.dimensions]
-        known = tuple(it for it in axes if it is not None)
-        if len(known) < len(axes) or all(it.size < 2 for it in known):  # noqa: PLR2004 - nothing to cut
+        axes = [axis.within(given[axis.name]) if axis.name in given else axis for axis in self.dimensions]
+        known = tuple(axis for axis in axes if axis is not None)
+        if len(known) < len(axes) or all(axis.size < 2 for axis in known):  # noqa: PLR2004 - nothing to cut
             return None
         return Scan(axes=known, settings=replace(self.settings, fewest=1), base=outgrown)
 
@@ -271,7 +271,7 @@ class KeyRanges:
         target: int = TARGET,
     ) -> None:
         self.dimension = dimension
-        self.cuts = tuple(canonical(it) for it in cuts)
+        self.cuts = tuple(canonical(cut) for cut in cuts)
         self.closed = closed
         self.counted = counted
         self.target = target

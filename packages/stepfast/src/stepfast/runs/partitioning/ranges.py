@@ -69,9 +69,9 @@ class Bounds:
         return f"{'' if self.from_ is None else say(self.from_)}..{last}"
 
     def contains(self, value: Value) -> bool:
-        it = canonical(value)
-        _comparable(it, self.to if self.from_ is None else self.from_)
-        return self.start <= (0, it, 0) < self.end
+        here = canonical(value)
+        _comparable(here, self.to if self.from_ is None else self.from_)
+        return self.start <= (0, here, 0) < self.end
 
     def overlap(self, other: Bounds) -> Bounds | None:
         """What both contain; None if nothing."""
@@ -179,7 +179,7 @@ def _width(step: Step) -> Any:
 
 
 def _comparable(one: Value | None, other: Value | None) -> None:
-    families = {_family(it) for it in (one, other) if it is not None}
+    families = {_family(value) for value in (one, other) if value is not None}
     if len(families) > 1:
         raise ConfigurationError(f"{one!r} and {other!r} cannot be compared: use values of one type")
 
@@ -280,11 +280,13 @@ class Range:
         return halves and (self.with_part(dimension, halves[0]), self.with_part(dimension, halves[1]))
 
     def to_json(self) -> dict[str, Any]:
-        return {name: it.to_json() if isinstance(it, Bounds) else list(it) for name, it in self.parts}
+        return {name: part.to_json() if isinstance(part, Bounds) else list(part) for name, part in self.parts}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Range:
-        parts = {name: it if isinstance(it, list) else Bounds.from_json(it) for name, it in stored.items()}
+        parts = {
+            name: part if isinstance(part, list) else Bounds.from_json(part) for name, part in stored.items()
+        }
         return cls.of(parts)
 
 
@@ -298,9 +300,8 @@ def gap(domain: Range, ranges: Sequence[Range]) -> str | None:
     cover what is left: the other dimensions.
     """
     named = Counter(name for it in (domain, *ranges) for name, _ in it.parts)
-    by_use = [
-        name for name, _ in named.most_common()
-    ]  # the dimension that all name leaves the fewest ranges together
+    # The dimension that all ranges name leaves the fewest of them together.
+    by_use = [name for name, _ in named.most_common()]
     found = _gap(dict(domain.parts), [dict(it.parts) for it in ranges], by_use)
     return None if found is None else ", ".join(found) or "everything"
 
@@ -366,8 +367,8 @@ def _part(name: str, part: Bounds | Iterable[Value]) -> Part:
         return part
     if isinstance(part, str) or not isinstance(part, Iterable):
         raise ConfigurationError(f"{name}={part!r}: give Bounds(from, to) or a list of values")
-    values = tuple(canonical(it) for it in part)
-    if wrong := [it for it in values if not isinstance(it, int | str)]:
+    values = tuple(canonical(value) for value in part)
+    if wrong := [value for value in values if not isinstance(value, int | str)]:
         raise ConfigurationError(f"{name} lists {wrong[0]!r}; values one by one are texts or whole numbers")
     if not values or len(set(values)) < len(values):
         raise ConfigurationError(f"{name} lists {'a value twice' if values else 'no values'}: {values!r:.80}")
@@ -382,8 +383,8 @@ def _shared(one: Part, other: Part) -> Part | None:
     if isinstance(one, Bounds) and isinstance(other, Bounds):
         return one.overlap(other)
     listed, holder = (other, one) if isinstance(one, Bounds) else (one, other)
-    return tuple(it for it in listed if _holds(holder, it)) if isinstance(listed, tuple) else None
+    return tuple(value for value in listed if _holds(holder, value)) if isinstance(listed, tuple) else None
 
 
 def _text(part: Part) -> str:
-    return part.text if isinstance(part, Bounds) else " ".join(say(it) for it in part)
+    return part.text if isinstance(part, Bounds) else " ".join(say(value) for value in part)
