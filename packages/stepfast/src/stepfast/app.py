@@ -296,7 +296,8 @@ class Stepfast:
 
     def use(self, database: Database) -> Database:
         """Work on another database from here on, as tests do; returns the one before. Running workers stay on theirs."""
-        before, self._database, self._checked = self._database, database, False
+        before, self._database = self._database, database
+        self.__dict__.pop("database", None)  # its tables are checked, too
         return before
 
     def close(self) -> None:
