@@ -62,6 +62,11 @@ def actor_or_default(name: str | None = None, reason: str | None = None) -> Acto
     return Actor(name or os.environ.get(OPERATOR) or _user_and_host(), reason)
 
 
+def actor_named(name: str | None, reason: str | None) -> Actor:
+    """The actor of exactly this name; the default one without a name."""
+    return actor_or_default(None, reason) if name is None else Actor(name, reason)
+
+
 def require_reason(by: Actor | None, missing: str) -> Actor:
     """The actor, which must have a reason; `missing` is the sentence to refuse it with."""
     by = by or actor_or_default()

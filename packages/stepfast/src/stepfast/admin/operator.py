@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from stepfast.admin import dead_letters, events, jobs, outbox, statistics, tasks, workers
-from stepfast.admin.audit import Actor, actor_or_default, list_audit
+from stepfast.admin.audit import Actor, actor_named, list_audit
 from stepfast.admin.jobs import MOST_OF_TREE
 from stepfast.clock import Duration, duration
 from stepfast.config import WorkerSettings
@@ -85,7 +85,7 @@ class Operator:
 
         Without a name: STEPFAST_OPERATOR, else the user and host of this process.
         """
-        actor = actor_or_default(None, reason) if name is None else Actor(name, reason)
+        actor = actor_named(name, reason)
         return Operator(self._database, actor, kinds=self._kinds, feeds=self._feeds)
 
     # Jobs

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast.admin.audit import Actor, Command, Progress
+from stepfast.admin.audit import Actor, Command, Progress, actor_named
 from stepfast.admin.rows import reader
 from stepfast.clock import new_id
 from stepfast.database.statement import sql
@@ -185,9 +185,9 @@ class Quarantine:
         self._database = database
         self._actor = actor  # None: the user of this process
 
-    def by(self, name: str, *, reason: str | None = None) -> Quarantine:
-        """The quarantine for the actor of this name."""
-        return Quarantine(self._database, Actor(name, reason))
+    def by(self, name: str | None = None, *, reason: str | None = None) -> Quarantine:
+        """The quarantine for the actor of this name; without one for the user of this process."""
+        return Quarantine(self._database, actor_named(name, reason))
 
     def entries(
         self, which: Entries | None = None, *, everything: bool = False, limit: int = 50

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from stepfast.admin.audit import Actor, actor_or_default, record
+from stepfast.admin.audit import Actor, actor_named, actor_or_default, record
 from stepfast.admin.run_reports import (
     PartitionReport,
     RunReport,
@@ -109,9 +109,9 @@ class Runs:
         self._feeds = feeds
         self._actor = actor or actor_or_default()
 
-    def by(self, name: str, *, reason: str | None = None) -> Runs:
-        """The runs for the actor of this name."""
-        return Runs(self.database, self._feeds, Actor(name, reason))
+    def by(self, name: str | None = None, *, reason: str | None = None) -> Runs:
+        """The runs for the actor of this name; without one for the user of this process."""
+        return Runs(self.database, self._feeds, actor_named(name, reason))
 
     # Look
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, Unpack
 
-from stepfast.admin.audit import Actor, actor_or_default, record
+from stepfast.admin.audit import Actor, actor_named, actor_or_default, record
 from stepfast.clock import moment
 from stepfast.database.database import persist
 from stepfast.database.statement import sql
@@ -202,9 +202,9 @@ class Schedules:
         self.kinds = kinds
         self._actor = actor or actor_or_default()
 
-    def by(self, name: str, *, reason: str | None = None) -> Schedules:
-        """The schedules for the actor of this name."""
-        return Schedules(self.database, self.kinds, Actor(name, reason))
+    def by(self, name: str | None = None, *, reason: str | None = None) -> Schedules:
+        """The schedules for the actor of this name; without one for the user of this process."""
+        return Schedules(self.database, self.kinds, actor_named(name, reason))
 
     def all(self, *, everyone: bool = False) -> list[ScheduleReport]:
         """All schedules by name; with `everyone` also those that an operator removed although code declares them."""

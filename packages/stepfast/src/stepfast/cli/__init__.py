@@ -1,6 +1,6 @@
-"""The command line. Everything it knows and does is in `stepfast.admin`; here it gets words and tables.
+"""The command line: one module per group of commands. Each command goes through `Operator`; here are words and tables.
 
-What is heavy (drivers, tables, the engine) is imported inside the commands, so that help appears at once.
+Heavy modules (drivers, reports, the engine) are imported inside the commands, so that help appears at once.
 """
 
 from __future__ import annotations

@@ -410,8 +410,7 @@ def _with_feeds(
 ) -> Iterator[Runs]:
     """The runs of an application, for commands that need the code of its feeds."""
     with loaded(ctx, target, url) as app:
-        app.feeds  # noqa: B018 - the application may have none: then each command says so
-        yield app.operator.by(by or None, reason=reason).runs
+        yield app.runs.by(by or None, reason=reason)
 
 
 def _print_repair(done: RunRepair, what: str, *, json: bool) -> None:
