@@ -21,7 +21,7 @@ from stepfast.jobs.lease import Lease, claim, claim_suspect
 from stepfast.jobs.outcome import Call, Effect
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.jobs.wait import cursor_in
-from stepfast.limits.slots import release_due
+from stepfast.limits.limit_rows import release_due
 from stepfast.worker.heartbeat import register
 from stepfast.worker.maintenance import promote
 from tests.support import rows

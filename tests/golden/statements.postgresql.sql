@@ -1423,82 +1423,82 @@ INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(level)s, step, %(message)s FROM stepfast_job
  WHERE id = %(id)s AND fence = %(fence)s
 
--- limits.slots.ADMISSION_TIME
+-- limits.limit_rows.ADMISSION_TIME
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- limits.slots.HOLD_JOBS
+-- limits.limit_rows.HOLD_JOBS
    UPDATE stepfast_job 
       SET state = 'held', held_by = CAST(%(limits)s AS JSONB) ->> id, owner = NULL, leased_by = NULL, lease_until = NULL,
           fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
 
--- limits.slots.LIMITS_WAITED_FOR
+-- limits.limit_rows.LIMITS_WAITED_FOR
 SELECT DISTINCT held_by FROM stepfast_job WHERE held_by = ANY(CAST(%(limits)s AS TEXT[])) AND state = 'held'
 
--- limits.slots.ANY_HELD_JOB
+-- limits.limit_rows.ANY_HELD_JOB
 SELECT kind, queue FROM stepfast_job WHERE held_by = %(limit_id)s AND state = 'held' LIMIT 1
 
--- limits.slots.HELD_JOBS
+-- limits.limit_rows.HELD_JOBS
 SELECT id, queue FROM stepfast_job
  WHERE held_by = %(limit_id)s AND state = 'held'
  ORDER BY priority DESC, ready_at, id
  LIMIT %(most)s
 FOR UPDATE SKIP LOCKED
 
--- limits.slots.RELEASE_HELD_JOBS
+-- limits.limit_rows.RELEASE_HELD_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'held'
 
--- limits.slots.DUE_LIMITS
+-- limits.limit_rows.DUE_LIMITS
 SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_limit
  WHERE due_at IS NOT NULL AND due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- limits.slots.RECORD_LOOK
+-- limits.limit_rows.RECORD_LOOK
 UPDATE stepfast_limit
    SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
  WHERE id = %(id)s
 
--- limits.slots.LOOK_AT_ALL_LIMITS
+-- limits.limit_rows.LOOK_AT_ALL_LIMITS
 UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- limits.slots.LOOK_AT_LIMITS_OF_JOBS
+-- limits.limit_rows.LOOK_AT_LIMITS_OF_JOBS
 UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])))
 
--- limits.slots.RESERVATION_TIME
+-- limits.limit_rows.RESERVATION_TIME
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- limits.slots.ENSURE_LIMITS
+-- limits.limit_rows.ENSURE_LIMITS
 INSERT INTO stepfast_limit (id) SELECT unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING
 
--- limits.slots.LOCK_LIMITS
+-- limits.limit_rows.LOCK_LIMITS
 SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
 
--- limits.slots.WRITE_LIMITS
+-- limits.limit_rows.WRITE_LIMITS
 INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(arrival_at)s AS BIGINT[]), CAST(%(gap)s AS BIGINT[]), CAST(%(tolerance)s AS BIGINT[]), CAST(%(slots)s AS INTEGER[]), CAST(%(due_at)s AS BIGINT[])) ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
 
--- limits.slots.IDLE_LIMITS
+-- limits.limit_rows.IDLE_LIMITS
 SELECT id FROM stepfast_limit
  WHERE due_at IS NULL AND arrival_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
    AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- limits.slots.FORGET_LIMITS
+-- limits.limit_rows.FORGET_LIMITS
 DELETE FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- limits.slots.COUNT_SLOTS
+-- limits.limit_rows.COUNT_SLOTS
 SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[])) GROUP BY limit_id
 
--- limits.slots.TAKE_SLOTS
+-- limits.limit_rows.TAKE_SLOTS
 INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT job_id, limit_id, CAST(%(fence)s AS BIGINT) FROM unnest(CAST(%(jobs)s AS TEXT[]), CAST(%(limits)s AS TEXT[])) AS taken (job_id, limit_id) ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
 
--- limits.slots.FREE_SLOTS
+-- limits.limit_rows.FREE_SLOTS
 DELETE FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
 
--- limits.slots.DROP_STALE_SLOTS
+-- limits.limit_rows.DROP_STALE_SLOTS
 DELETE FROM stepfast_slot
  WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[]))
    AND NOT EXISTS (SELECT 1 FROM stepfast_job
@@ -2164,15 +2164,15 @@ UPDATE stepfast_feed SET skew = %(skew)s, updated_at = CAST(extract(epoch FROM s
 -- runs.start.SKIP_FETCHING
 UPDATE stepfast_run SET scope = 'partial', planned_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fetched_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'planning'
 
--- runs.sweep.KEEP_SWEEP
+-- runs.sweep_rows.KEEP_SWEEP
 UPDATE stepfast_run SET frontier = %(kept)s, gone = gone + %(gone)s, reason = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = %(was)s
 
--- runs.sweep.BEGIN_SWEEP
+-- runs.sweep_rows.BEGIN_SWEEP
 UPDATE stepfast_run SET frontier = %(kept)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND state = 'sweeping'
 
--- runs.sweep.COUNT_STRETCH
+-- runs.sweep_rows.COUNT_STRETCH
 SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
   FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
                CASE WHEN gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
@@ -2182,52 +2182,52 @@ SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0
           FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
          ORDER BY item_id LIMIT %(stretch)s) walked
 
--- runs.sweep.FIND_UNSEEN
+-- runs.sweep_rows.FIND_UNSEEN
 SELECT item_id, CASE WHEN strikes + 1 >= %(strikes)s THEN 1 ELSE 0 END FROM stepfast_raw
  WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
               AND (struck_by IS NULL OR struck_by <> %(run_id)s)
  ORDER BY item_id LIMIT %(limit)s
 
--- runs.sweep.LOCK_UNSEEN
+-- runs.sweep_rows.LOCK_UNSEEN
 SELECT item_id, strikes FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
               AND (struck_by IS NULL OR struck_by <> %(run_id)s)
  ORDER BY item_id FOR UPDATE
 
--- runs.sweep.STRIKE_ROWS
+-- runs.sweep_rows.STRIKE_ROWS
 UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = %(run_id)s
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL
 
--- runs.sweep.MARK_GONE
+-- runs.sweep_rows.MARK_GONE
 UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = %(run_id)s, gone_at = %(at)s, applied_hash = NULL
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL
 
--- runs.sweep.CLOCK
+-- runs.sweep_rows.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- runs.sweep.END_OF_STRETCH
+-- runs.sweep_rows.END_OF_STRETCH
 SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
                                      ORDER BY item_id LIMIT %(stretch)s) walked
 
--- runs.sweep.FIND_GONE
+-- runs.sweep_rows.FIND_GONE
 SELECT item_id FROM stepfast_raw
  WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NOT NULL AND struck_by = %(run_id)s
  ORDER BY item_id LIMIT %(limit)s
 
--- runs.sweep.LOCK_GONE
+-- runs.sweep_rows.LOCK_GONE
 SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL AND struck_by = %(run_id)s
  ORDER BY item_id FOR UPDATE
 
--- runs.sweep.BRING_ROWS_BACK
+-- runs.sweep_rows.BRING_ROWS_BACK
 UPDATE stepfast_raw
    SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL
 
--- runs.sweep.FIND_OLD_GONE
+-- runs.sweep_rows.FIND_OLD_GONE
 SELECT item_id FROM stepfast_raw
  WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NOT NULL AND gone_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(keep)s
  ORDER BY item_id LIMIT %(limit)s
 
--- runs.sweep.FORGET_GONE
+-- runs.sweep_rows.FORGET_GONE
 DELETE FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL AND gone_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(keep)s
 
 -- runs.target.DATABASE_CLOCK

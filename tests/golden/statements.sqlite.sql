@@ -1385,82 +1385,82 @@ INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :level, step, :message FROM stepfast_job
  WHERE id = :id AND fence = :fence
 
--- limits.slots.ADMISSION_TIME
+-- limits.limit_rows.ADMISSION_TIME
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- limits.slots.HOLD_JOBS
+-- limits.limit_rows.HOLD_JOBS
    UPDATE stepfast_job 
       SET state = 'held', held_by = json_extract(given.value, '$[1]'), owner = NULL, leased_by = NULL, lease_until = NULL,
           fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 FROM json_each(:rows) AS given
     WHERE stepfast_job.id = json_extract(given.value, '$[0]') AND fence = :fence AND cancel_at IS NULL
 
--- limits.slots.LIMITS_WAITED_FOR
+-- limits.limit_rows.LIMITS_WAITED_FOR
 SELECT DISTINCT held_by FROM stepfast_job WHERE held_by IN (SELECT value FROM json_each(:limits)) AND state = 'held'
 
--- limits.slots.ANY_HELD_JOB
+-- limits.limit_rows.ANY_HELD_JOB
 SELECT kind, queue FROM stepfast_job WHERE held_by = :limit_id AND state = 'held' LIMIT 1
 
--- limits.slots.HELD_JOBS
+-- limits.limit_rows.HELD_JOBS
 SELECT id, queue FROM stepfast_job
  WHERE held_by = :limit_id AND state = 'held'
  ORDER BY priority DESC, ready_at, id
  LIMIT :most
 
--- limits.slots.RELEASE_HELD_JOBS
+-- limits.limit_rows.RELEASE_HELD_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'held'
 
--- limits.slots.DUE_LIMITS
+-- limits.limit_rows.DUE_LIMITS
 SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_limit
  WHERE due_at IS NOT NULL AND due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  ORDER BY due_at LIMIT :limit
 
--- limits.slots.RECORD_LOOK
+-- limits.limit_rows.RECORD_LOOK
 UPDATE stepfast_limit
    SET due_at = :due_at, arrival_at = :arrival_at, gap = :gap, tolerance = :tolerance, slots = :slots
  WHERE id = :id
 
--- limits.slots.LOOK_AT_ALL_LIMITS
+-- limits.limit_rows.LOOK_AT_ALL_LIMITS
 UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- limits.slots.LOOK_AT_LIMITS_OF_JOBS
+-- limits.limit_rows.LOOK_AT_LIMITS_OF_JOBS
 UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)))
 
--- limits.slots.RESERVATION_TIME
+-- limits.limit_rows.RESERVATION_TIME
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- limits.slots.ENSURE_LIMITS
+-- limits.limit_rows.ENSURE_LIMITS
 INSERT INTO stepfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
 
--- limits.slots.LOCK_LIMITS
+-- limits.limit_rows.LOCK_LIMITS
 SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
--- limits.slots.WRITE_LIMITS
+-- limits.limit_rows.WRITE_LIMITS
 INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]') FROM json_each(:rows) WHERE true ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
 
--- limits.slots.IDLE_LIMITS
+-- limits.limit_rows.IDLE_LIMITS
 SELECT id FROM stepfast_limit
  WHERE due_at IS NULL AND arrival_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
    AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
  LIMIT :limit
 
--- limits.slots.FORGET_LIMITS
+-- limits.limit_rows.FORGET_LIMITS
 DELETE FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids))
 
--- limits.slots.COUNT_SLOTS
+-- limits.limit_rows.COUNT_SLOTS
 SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id IN (SELECT value FROM json_each(:limits)) GROUP BY limit_id
 
--- limits.slots.TAKE_SLOTS
+-- limits.limit_rows.TAKE_SLOTS
 INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), :fence FROM json_each(:rows) WHERE true ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
 
--- limits.slots.FREE_SLOTS
+-- limits.limit_rows.FREE_SLOTS
 DELETE FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
 
--- limits.slots.DROP_STALE_SLOTS
+-- limits.limit_rows.DROP_STALE_SLOTS
 DELETE FROM stepfast_slot
  WHERE limit_id IN (SELECT value FROM json_each(:limits))
    AND NOT EXISTS (SELECT 1 FROM stepfast_job
@@ -2126,15 +2126,15 @@ UPDATE stepfast_feed SET skew = :skew, updated_at = CAST(ROUND((julianday('now')
 -- runs.start.SKIP_FETCHING
 UPDATE stepfast_run SET scope = 'partial', planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fetched_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'planning'
 
--- runs.sweep.KEEP_SWEEP
+-- runs.sweep_rows.KEEP_SWEEP
 UPDATE stepfast_run SET frontier = :kept, gone = gone + :gone, reason = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = :was
 
--- runs.sweep.BEGIN_SWEEP
+-- runs.sweep_rows.BEGIN_SWEEP
 UPDATE stepfast_run SET frontier = :kept, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND state = 'sweeping'
 
--- runs.sweep.COUNT_STRETCH
+-- runs.sweep_rows.COUNT_STRETCH
 SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
   FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
                CASE WHEN gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
@@ -2144,52 +2144,52 @@ SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0
           FROM stepfast_raw WHERE feed = :feed AND item_id > :after
          ORDER BY item_id LIMIT :stretch) walked
 
--- runs.sweep.FIND_UNSEEN
+-- runs.sweep_rows.FIND_UNSEEN
 SELECT item_id, CASE WHEN strikes + 1 >= :strikes THEN 1 ELSE 0 END FROM stepfast_raw
  WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
               AND (struck_by IS NULL OR struck_by <> :run_id)
  ORDER BY item_id LIMIT :limit
 
--- runs.sweep.LOCK_UNSEEN
+-- runs.sweep_rows.LOCK_UNSEEN
 SELECT item_id, strikes FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
               AND (struck_by IS NULL OR struck_by <> :run_id)
  ORDER BY item_id
 
--- runs.sweep.STRIKE_ROWS
+-- runs.sweep_rows.STRIKE_ROWS
 UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL
 
--- runs.sweep.MARK_GONE
+-- runs.sweep_rows.MARK_GONE
 UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id, gone_at = :at, applied_hash = NULL
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL
 
--- runs.sweep.CLOCK
+-- runs.sweep_rows.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- runs.sweep.END_OF_STRETCH
+-- runs.sweep_rows.END_OF_STRETCH
 SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
                                      ORDER BY item_id LIMIT :stretch) walked
 
--- runs.sweep.FIND_GONE
+-- runs.sweep_rows.FIND_GONE
 SELECT item_id FROM stepfast_raw
  WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NOT NULL AND struck_by = :run_id
  ORDER BY item_id LIMIT :limit
 
--- runs.sweep.LOCK_GONE
+-- runs.sweep_rows.LOCK_GONE
 SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND struck_by = :run_id
  ORDER BY item_id
 
--- runs.sweep.BRING_ROWS_BACK
+-- runs.sweep_rows.BRING_ROWS_BACK
 UPDATE stepfast_raw
    SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL
 
--- runs.sweep.FIND_OLD_GONE
+-- runs.sweep_rows.FIND_OLD_GONE
 SELECT item_id FROM stepfast_raw
  WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
  ORDER BY item_id LIMIT :limit
 
--- runs.sweep.FORGET_GONE
+-- runs.sweep_rows.FORGET_GONE
 DELETE FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
 
 -- runs.target.DATABASE_CLOCK

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepfast import Rate
-from stepfast.runs.sweep import UnseenBy
+from stepfast.runs.sweep_rows import UnseenBy
 from stepfast.runs.target import TargetColumn
 from stepfast_diamonds import client, pace, query, repricing, rule_sets, rules, token
 from stepfast_diamonds.repricing import ALL_STONES
@@ -279,7 +279,7 @@ MUTATIONS = [
     Mutation(
         "one full run that misses a stone is enough",
         replacing(
-            "stepfast.runs.sweep_step:_unseen_by",
+            "stepfast.runs.sweep:_unseen_by",
             lambda run, state: UnseenBy(run.feed, run.id, state.before, 1),
         ),
         in_a_world(test_incidents.test_a_stone_that_was_sold_does_not_stay_on_sale),
@@ -343,7 +343,7 @@ MUTATIONS = [
         "a stone that one full run has not met is gone",
         both(
             replacing(
-                "stepfast.runs.sweep_step:_unseen_by",
+                "stepfast.runs.sweep:_unseen_by",
                 lambda run, state: UnseenBy(run.feed, run.id, state.before, 1),
             ),
             replacing("stepfast_diamonds.feed:NivodaFeed.confirm_gone", value=False),

@@ -29,7 +29,7 @@ from stepfast.jobs.outcome import Done, effects_of
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.jobs.retry import judge
 from stepfast.jobs.step import Report, Step
-from stepfast.worker.claimer import Admission
+from stepfast.worker.admission import Admission
 from stepfast.worker.committer import Committer
 from stepfast.worker.heartbeat import Heartbeat, register
 from stepfast.worker.leases import Leases

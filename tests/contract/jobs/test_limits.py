@@ -16,7 +16,7 @@ from stepfast.admin import jobs as actions
 from stepfast.errors import LeaseLostError
 from stepfast.jobs.commit import commit
 from stepfast.jobs.outcome import Snooze
-from stepfast.limits.slots import (
+from stepfast.limits.limit_rows import (
     LOOK_AGAIN,
     LOOK_SOON,
     LimitedStep,
@@ -26,7 +26,7 @@ from stepfast.limits.slots import (
     release_due,
 )
 from stepfast.testing import drain
-from stepfast.worker.claimer import Admission
+from stepfast.worker.admission import Admission
 from tests.support import engine, rows
 from tests.support.engine import ALICE, BOB, claim, commit_step, together
 

@@ -15,7 +15,7 @@ from stepfast.runs.partitioning.dimension import Dimension
 from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
 from stepfast.runs.partitioning.ranges import Bounds, Range, gap
 from stepfast.testing import crash_at, drain
-from stepfast.worker.claimer import Admission
+from stepfast.worker.admission import Admission
 from tests.support import rows
 from tests.support.failing_runs import work_until_idle
 from tests.support.feeds import HIGHEST, Catalogue, Shop, prepare, price_ranges, target

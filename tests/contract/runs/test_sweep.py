@@ -10,11 +10,11 @@ import pytest
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError, NotFoundError, StateError, TransientError
 from stepfast.runs import lifecycle as finishing
-from stepfast.runs import sweep as gone
+from stepfast.runs import sweep_rows as gone
 from stepfast.runs.feed import Sweep
 from stepfast.runs.lifecycle import begin_sweep, may_sweep
 from stepfast.runs.run import RunState, enqueue_job
-from stepfast.runs.sweep import (
+from stepfast.runs.sweep_rows import (
     SweepState,
     UnseenBy,
     count_stretch,
@@ -433,7 +433,7 @@ def test_a_large_feed_is_swept_and_undone_in_small_pieces(
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of seven rows, batches of three."""
     from stepfast.admin import sweeps
-    from stepfast.runs import sweep_step as sweeping
+    from stepfast.runs import sweep as sweeping
 
     for module in (gone, sweeping):
         monkeypatch.setattr(module, "STRETCH", 7)

@@ -14,7 +14,7 @@ from stepfast.cli.command import app as commands
 from stepfast.database.database import persist
 from stepfast.runs.feed import Sweep
 from stepfast.runs.run import RunState
-from stepfast.runs.sweep import UnseenBy, strike_rows
+from stepfast.runs.sweep_rows import UnseenBy, strike_rows
 from stepfast.testing import drain
 from tests.contract.runs.test_breaker import Troubled, failures, refusal
 from tests.contract.runs.test_sweep import full, lose, make_small, newest, raw, sweep_of

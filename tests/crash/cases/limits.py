@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stepfast import Concurrency, Done, Rate
 from stepfast.jobs.commit import commit
-from stepfast.limits.slots import LimitedStep, admit, pass_on_slots, release_due
+from stepfast.limits.limit_rows import LimitedStep, admit, pass_on_slots, release_due
 from tests.crash.cases.case import Cases
 from tests.crash.recovery import effect_of
 

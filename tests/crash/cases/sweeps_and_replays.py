@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepfast.admin import quarantine, sweeps
 from stepfast.runs import raw_rows as remapping
-from stepfast.runs import sweep as gone
-from stepfast.runs import sweep_step as sweeping
+from stepfast.runs import sweep as sweeping
+from stepfast.runs import sweep_rows as gone
 from stepfast.runs.feed import Sweep
-from stepfast.runs.sweep import is_held, sweep_state
+from stepfast.runs.sweep_rows import is_held, sweep_state
 from tests.crash.recorded_run import RunCase
 from tests.support import rows
 from tests.support.feeds import Catalogue, Confirming, Shop, target

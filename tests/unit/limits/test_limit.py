@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stepfast import Concurrency, Rate, Stepfast
 from stepfast.errors import ConfigurationError
 from stepfast.limits.limit import LONGEST_ID, Limit, arrival_after, limit_id, room_in_rate
-from stepfast.limits.slots import LimitedStep, Meter, decide_admission
+from stepfast.limits.limit_rows import LimitedStep, Meter, decide_admission
 
 SECOND = 1_000_000
 many = settings(max_examples=150, deadline=None, database=None)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast import Rate
-from stepfast.limits.slots import LimitRow, next_starts
+from stepfast.limits.limit_rows import LimitRow, next_starts
 
 SECOND = 1_000_000
 

@@ -10,7 +10,7 @@ import pytest
 from stepfast.errors import ConfigurationError
 from stepfast.runs.declaration import declare
 from stepfast.runs.feed import Sweep
-from stepfast.runs.sweep import SweepState, read_sweep_state
+from stepfast.runs.sweep_rows import SweepState, read_sweep_state
 from stepfast.runs.target import TargetColumn
 from tests.unit.runs.test_feed import a_feed
 

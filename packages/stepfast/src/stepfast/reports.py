@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stepfast.runs.partitioning.contract import Estimate
     from stepfast.runs.quarantine import QuarantineState
     from stepfast.runs.run import PartitionState, RunKind, RunState
-    from stepfast.runs.sweep import SweepState
+    from stepfast.runs.sweep_rows import SweepState
     from stepfast.transports.dead_messages import DeadMessage
 
 
@@ -159,7 +159,7 @@ _HOMES: Final = {
     "stepfast.runs.partitioning.contract": ("Estimate",),
     "stepfast.runs.quarantine": ("QuarantineState",),
     "stepfast.runs.run": ("PartitionState", "RunKind", "RunState"),
-    "stepfast.runs.sweep": ("SweepState",),
+    "stepfast.runs.sweep_rows": ("SweepState",),
     "stepfast.transports.dead_messages": ("DeadMessage",),
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}

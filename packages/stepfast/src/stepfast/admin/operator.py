@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from stepfast.results.outcome import JobOutcome
     from stepfast.results.watch import Watch
     from stepfast.runs.feeds import Feeds
-    from stepfast.runs.sweep import SweepState
+    from stepfast.runs.sweep_rows import SweepState
     from stepfast.transports.dead_messages import DeadMessage
 
 

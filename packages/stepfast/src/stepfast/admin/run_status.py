@@ -29,7 +29,7 @@ from stepfast.errors import ContentionError, UnreachableError
 from stepfast.runs.debts import MOST_TRIES
 from stepfast.runs.repair import FIND_BLOCKING_RUN, JOIN_JOBS, jobs_of
 from stepfast.runs.run import ACTIVE_RUN, OPEN_PARTITION, PartitionState, Run, RunState, find_feed, find_run
-from stepfast.runs.sweep import is_held, sweep_state
+from stepfast.runs.sweep_rows import is_held, sweep_state
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction

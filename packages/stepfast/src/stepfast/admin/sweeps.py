@@ -13,7 +13,7 @@ from stepfast.clock import moment
 from stepfast.database.statement import sql
 from stepfast.errors import StateError
 from stepfast.runs.run import Run, find_run, lock_run
-from stepfast.runs.sweep import (
+from stepfast.runs.sweep_rows import (
     BATCH,
     SweepState,
     bring_back,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.runs.sweep import SweepPhase
+    from stepfast.runs.sweep_rows import SweepPhase
 
 
 @dataclass(frozen=True)

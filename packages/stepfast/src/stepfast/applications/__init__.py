@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stepfast.database.drivers import sqlite_path
     from stepfast.database.migrate import Component
     from stepfast.encryption import SECRET_KEY, Keyring
-    from stepfast.limits.slots import reserve_starts
+    from stepfast.limits.limit_rows import reserve_starts
     from stepfast.runs.partitioning.contract import Frontier, Plan
     from stepfast.runs.partitioning.heatmap import draw
     from stepfast.telemetry import happened
@@ -80,7 +80,7 @@ _LATER = {
     "moment": "stepfast.clock:moment",
     "on_parent_gone": "stepfast.worker.process:on_parent_gone",
     "record_audit": "stepfast.admin.audit:record",
-    "reserve_starts": "stepfast.limits.slots:reserve_starts",
+    "reserve_starts": "stepfast.limits.limit_rows:reserve_starts",
     "run_worker": "stepfast.worker.process:run_worker",
     "sqlite_path": "stepfast.database.drivers:sqlite_path",
     "without_secrets": "stepfast.telemetry.masking:without_secrets",

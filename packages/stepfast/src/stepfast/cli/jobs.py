@@ -1,4 +1,7 @@
-"""`stepfast jobs`: look at jobs, watch them, revive them, stop them."""
+"""`stepfast jobs`: look at jobs, watch them, revive them, stop them.
+
+Every command calls a method of `Operator` (`admin/operator.py`), as Python code does with `app.operator`.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The only place that knows there are three databases."""
+"""Three databases behind one set of statements: dialects, drivers, connections, transactions, migrations."""

@@ -1,4 +1,7 @@
-"""Everything the three databases disagree about, and nothing else."""
+"""The words that statements use and the three databases spell differently: `{now}`, `{skip_locked}`, `{any_of}` …
+
+A statement that needs a text of its own for one database carries it as an override, with the reason beside it.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ JOBS_WITH_DEPENDANTS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} AN
 
 
 def archive(tx: Transaction, ids: list[str], state: str) -> None:
-    """Move jobs whose rows the caller has locked."""
+    """Move jobs whose rows the caller has locked; webhooks about tasks that did not end well are staged here."""
     tx.run(ARCHIVE_JOBS, ids=ids, state=state)
     tx.run(REMOVE_JOBS, ids=ids)
     if state != "done":

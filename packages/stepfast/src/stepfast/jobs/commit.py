@@ -2,7 +2,8 @@
 
 The outcome is written first: it matches only under the fence, so it is the guard and the lock in one, and
 if the step was taken over meanwhile nothing below happens. Then the effects, in the same transaction, so
-there is no order in which a crash could lose one and keep the other. Every ending that leaves the job alive
+there is no order in which a crash could lose one and keep the other. (MariaDB locks the job under its fence,
+applies the effects, and writes the outcome last.) Every ending that leaves the job alive
 writes a new fence and keeps the one it consumed, so that a COMMIT whose answer was lost can be told from
 one that never happened (`commit_states`).
 
@@ -262,7 +263,7 @@ CONTINUE_JOB = sql(_CONTINUE.format(state="CASE WHEN :delay > 0 THEN 'scheduled'
 # Ready at once for the worker that gets its message; a claim looks at `ready_at`, and finds it after the head start.
 CONTINUE_RESERVED_JOB = sql(_CONTINUE.format(state="'ready'"))
 
-# The next step stays with this worker, unless the queue was paused, the job was cancelled, or more urgent work is ready.
+# The next step stays with this worker, unless the job was cancelled. Ask `more_urgent` before.
 CONTINUE_JOB_HERE = sql("""
     UPDATE stepfast_job
        SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
@@ -335,7 +336,7 @@ def continue_here(tx: Transaction, steps: Sequence[tuple[Lease, Continue]]) -> d
 
 
 def more_urgent(tx: Transaction, queue: str, priority: int) -> bool:
-    """Whether the next step of a job of this priority must not stay with its worker."""
+    """Whether the next step must not stay with its worker: the queue is paused, or more urgent work is ready."""
     return bool(tx.rows(MORE_URGENT_WORK, queue=queue, priority=priority))
 
 

@@ -3,6 +3,9 @@
 A key is held by one unfinished job. Uniqueness must not rest on the live table alone: a job that ends moves to the
 archive, and a duplicate that overlaps the move would get in. So a key that outlives its job is a row that never moves.
 
+The insert that decides who gets a key is `_enqueue_keyed` in `jobs/enqueue.py`, under the unique index of `stepfast_job`;
+calls that merge or wait behind the holder of their key are in `jobs/debounce.py`.
+
 The holder may have a successor, which waits under a key of its own ("(after) …", see `debounce`). What was asked last
 must be done last: a successor whose turn has come has the key already, and a call that replaces the holder replaces its
 successor too.

@@ -4,7 +4,9 @@ A claim takes ready jobs of one queue in the exact order of its index, under a f
 no other claim has. Every write must name it, so a worker that was replaced can change nothing.
 
 A foreign transaction that stays open pins dead index entries, and every claim would walk over them. So a
-worker remembers the lowest time it saw (`hint`) and starts there, with a claim without it in between.
+worker remembers the lowest time it saw (`hint`) and starts there; at least once a second it claims without it.
+
+A lease has no end of its own: it is in force as long as its worker renews its row (`worker/heartbeat.py`).
 
 Also here: which queues have work, and the ageing of priorities.
 """

@@ -123,7 +123,7 @@ class Again:
     error: str
     group: str
     charged: bool = True  # whether it costs an attempt
-    crashed: bool = False  # its process died under it: a crash, not an attempt
+    crashed: bool = False  # its process died under it: counted as a crash, not as a failure
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Rescue jobs whose worker died, and charge only the job that killed it.
 
-A job found on board of a dead process is a suspect: from then on it runs alone. It is charged with the
-crash only if it was the only one on board. So a job that kills its worker is convicted by its second
-death at the latest, and its two hundred neighbours are not.
+A job that a dead worker held is a suspect: from then on it runs alone. It is charged with the crash only if
+it was the only job that the worker held. So a job that kills its workers is charged from the second death on,
+and is dead after `crash_limit` charges; its two hundred neighbours are not charged at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stepfast.database.statement import sql
 from stepfast.errors import CRASH_GROUP, CRASH_NOTE
 from stepfast.jobs.archive import end_jobs
 from stepfast.jobs.lease import MANUAL_OWNER
-from stepfast.limits.slots import look_at_limits_of_jobs
+from stepfast.limits.limit_rows import look_at_limits_of_jobs
 from stepfast.telemetry import happened, trace_id_of
 
 if TYPE_CHECKING:

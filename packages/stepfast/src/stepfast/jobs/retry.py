@@ -1,4 +1,4 @@
-"""The retry policy, and what an exception means for its step: again, when, or never. Pure; the dice are an argument."""
+"""The retry policy, and what an exception means for its step: again, when, or never. Pure: chance is an argument."""
 
 from __future__ import annotations
 

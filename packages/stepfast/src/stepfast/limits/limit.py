@@ -1,4 +1,7 @@
-"""What may be limited, and the arithmetic of a rate. No database.
+"""Limits: `Rate` and `Concurrency`, and the arithmetic of a rate. No database.
+
+The worker asks the limits of claimed jobs (`worker/admission.py`); `limits/limit_rows.py` has their rows: it admits steps,
+holds the others, and releases them when there is room.
 
 A rate is a GCRA: each start moves the time at which the next one would be on time (its arrival) by one
 gap; a start may come early by the tolerance. Gap and tolerance are chosen so that in *any* window of

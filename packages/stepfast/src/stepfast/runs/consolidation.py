@@ -4,7 +4,8 @@
 
 A round begins with one job that divides the rows that wait into ranges of ids. Each range is a shard: a job whose steps
 read a batch, map it, and write it in their commit. The last shard of a round looks, under the run's row, whether rows
-wait again; if so there is another round, if not the run is finished. A short batch proves nothing.
+wait again; if so there is another round, if not the run is finished. A short batch ends its shard, and says
+nothing about the run.
 
 All rows of the feed are taken, whichever run observed them: a run that was cancelled may have observed an item last.
 """

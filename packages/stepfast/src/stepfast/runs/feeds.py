@@ -20,7 +20,7 @@ from stepfast.runs.plan import PlanJob
 from stepfast.runs.replay import ReplayJob
 from stepfast.runs.run import FEED_JOBS, FeedJob, kind_of
 from stepfast.runs.start import StartJob
-from stepfast.runs.sweep_step import SweepJob
+from stepfast.runs.sweep import SweepJob
 
 if TYPE_CHECKING:
     from stepfast.database.database import Database

@@ -8,7 +8,7 @@
                                    │            round_ended: by the last shard; another round while raw rows wait
                                    │            finish: failed_quality, published_partial (forced), or on
                                    ▼
-                                sweeping        begin_sweep: only if the run shows which rows are gone (sweep_step.py)
+                                sweeping        begin_sweep: only if the run shows which rows are gone (sweep.py)
                                    │
                                    ▼
                                 completed       complete: state, watermark and debts change in one transaction
@@ -45,7 +45,7 @@ from stepfast.runs.run import (
     reserved_job,
     watch_job,
 )
-from stepfast.runs.sweep import SweepState, is_held, keep_first_state
+from stepfast.runs.sweep_rows import SweepState, is_held, keep_first_state
 from stepfast.runs.target import target_column
 from stepfast.runs.watermark import advance_watermark
 from stepfast.telemetry import happened

@@ -19,7 +19,7 @@ from stepfast.database.statement import sql
 from stepfast.errors import AnswerError, TransientError
 from stepfast.jobs.outcome import Continue, Done, Outcome
 from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read at run time
-from stepfast.limits.slots import reserve_starts
+from stepfast.limits.limit_rows import reserve_starts
 from stepfast.runs import alerts
 from stepfast.runs.breaker import Waiter
 from stepfast.runs.calls import answer_of

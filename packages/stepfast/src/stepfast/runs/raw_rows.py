@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from stepfast.database import connection as lists
-from stepfast.database.connection import as_document, as_parameter
+from stepfast.database.connection import BORDER, as_document, as_parameter
 from stepfast.database.statement import sql
 from stepfast.errors import TransientError
 
@@ -293,7 +292,7 @@ def read_pending(tx: Transaction, feed: str, span: IdSpan, limit: int) -> Pendin
 
 def _read_joined(tx: Transaction, feed: str, span: IdSpan, limit: int) -> PendingRows | None:
     """The rows as one row of joined columns. None if the border stands in a value: an id may have anything, JSON not."""
-    where = {"feed": feed, "until": span.until, "limit": limit, "border": lists.BORDER}
+    where = {"feed": feed, "until": span.until, "limit": limit, "border": BORDER}
     ((rows, *columns),) = (
         tx.rows(READ_FIRST_PENDING_JOINED, **where)
         if span.after is None
@@ -301,7 +300,7 @@ def _read_joined(tx: Transaction, feed: str, span: IdSpan, limit: int) -> Pendin
     )
     if not rows:
         return PendingRows.of(())
-    lot = PendingRows(*(column.split(lists.BORDER) for column in columns))
+    lot = PendingRows(*(column.split(BORDER) for column in columns))
     return lot if all(len(column) == rows for column in lot) else None
 
 

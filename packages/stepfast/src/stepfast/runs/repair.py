@@ -45,7 +45,7 @@ from stepfast.runs.run import (
     reserved_job,
     watch_job,
 )
-from stepfast.runs.sweep import is_held
+from stepfast.runs.sweep_rows import is_held
 from stepfast.runs.window import Window
 
 if TYPE_CHECKING:

@@ -1,296 +1,303 @@
-"""The state of a sweep, and the rows that it is about: counted, struck, marked as gone, brought back.
+"""One step of a sweep: count a part of the feed, or strike a batch of rows. The last one completes the run.
 
-A row is unseen if its newest observation is of another run, and older than everything this run can have observed.
-`struck_by` is the run that struck it last: no run strikes a row twice, however often its sweep is begun anew.
+    counting ──► held (a person decides) ──► striking ──► done ──► complete
+
+The rows to strike are looked for outside of any transaction, in stretches, so that no statement takes long on a large
+feed. The commit looks again at the few that were found, and locks them: a row that was observed meanwhile is left alone.
+
+Before rows go, the source is asked whether it still has them, if the feed can (`still_there`). A full run may miss a row
+that is there: one that moves to a partition which has been read already. If that happens in several full runs in a row,
+the row would go. The source is asked about those that would go with this strike, and about no others. A row that the
+source still has is not struck.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from stepfast.database.statement import sql
-from stepfast.database.tables import as_instant
-from stepfast.errors import TransientError
-from stepfast.runs.run import RunState
-from stepfast.runs.target import TargetColumn  # noqa: TC001 - msgspec reads the annotation
+from stepfast.clock import micros
+from stepfast.database.tables import columns_of
+from stepfast.errors import AnswerError, ConfigurationError
+from stepfast.jobs.outcome import Continue, Done, Outcome, Snooze
+from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read at run time
+from stepfast.runs import alerts
+from stepfast.runs.breaker import Waiter
+from stepfast.runs.calls import answer_of
+from stepfast.runs.lifecycle import complete
+from stepfast.runs.run import Run, RunState, find_run, lock_run
+from stepfast.runs.sweep_rows import (
+    BATCH,
+    STRETCH,
+    SweepState,
+    UnseenBy,
+    count_stretch,
+    end_of_stretch,
+    forget_gone,
+    keep_sweep,
+    old_gone_rows,
+    strike_rows,
+    sweep_state,
+    unseen_rows,
+)
+from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable
 
     from stepfast.database.connection import Transaction
-    from stepfast.runs.run import Run
+    from stepfast.database.database import Database
+    from stepfast.runs.breaker import Breaker
+    from stepfast.runs.declaration import Declaration
+    from stepfast.runs.sweep_rows import UnseenRow
 
 
-# The state of a sweep is kept with its run, so that any worker can go on with it, and an operator approve or undo it.
-
-# counting: how many rows would go. held: more than the fuse allows, a person decides. striking: they are struck.
-# declined: a person decided that none goes. skipped: the run does not show which rows are gone. done: none is left.
-SweepPhase = Literal["counting", "held", "striking", "declined", "skipped", "done"]
-
-HELD_SWEEP: Final = '{"type":"sweep","phase":"held",%'  # how the frontier of a held sweep begins
-
-KEEP_SWEEP = sql("""
-    UPDATE stepfast_run SET frontier = :kept, gone = gone + :gone, reason = :reason, updated_at = {now}
-     WHERE id = :id AND epoch = :epoch AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = :was
-""")
-BEGIN_SWEEP = sql("""
-    UPDATE stepfast_run SET frontier = :kept, updated_at = {now}
-     WHERE id = :id AND epoch = :epoch AND state = 'sweeping'
-""")
+STRETCHES: Final = 20  # that one step walks over
+LOOK_AGAIN: Final = timedelta(minutes=5)  # at a held sweep; approving it wakes its job up
 
 
-class SweepState(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sweep"):
-    phase: SweepPhase
-    target: TargetColumn  # what it marks; undoing it needs no code of the feed
-    strikes: int
-    before: int  # on the source's clock: an older observation is of an earlier run
-    steps: int = 0  # so that no two states are equal
-    after: str = ""  # the row up to which it has walked
-    living: int = 0
-    unseen: int = 0
-    going: int = 0
-    struck: int = 0
-    still_there: int = 0  # they would have gone, but the source has them
-    note: str | None = None  # why it is held or skipped, or how many rows are still there
+class SweepJob:
+    """The job that sweeps for one run."""
 
-    @property
-    def text(self) -> str:
-        return msgspec.json.encode(self).decode()
+    def __init__(self, declared: Declaration, database: Callable[[], Database], breaker: Breaker) -> None:
+        self._declared = declared
+        self._database = database
+        self._breaker = breaker
 
-    def then(self, **changes: object) -> SweepState:
-        """The next state."""
-        return msgspec.structs.replace(self, **changes, steps=self.steps + 1)
+    async def sweep(self, step: Step, run_id: str, epoch: int) -> Outcome:
+        """One step. If rows would go that the source may still have, it is asked first, outside of any transaction."""
+        step.annotate(run_id=run_id)
+        found = await asyncio.to_thread(self._next, run_id, epoch)
+        if not isinstance(found, GoingRows):
+            return found
+        return await self._breaker.guard(step, Waiter("run", run_id), self._confirm(found))
+
+    def _next(self, run_id: str, epoch: int) -> Outcome | GoingRows:
+        """What this step does, or the rows about which the source must be asked first."""
+        declared = self._declared
+        with self._database().looking() as tx:
+            run = find_run(tx, run_id)
+            state = sweep_state(run)
+            if run.at is not RunState.SWEEPING or run.epoch != epoch or state is None:
+                return Done("this run is no longer swept by this job")
+            match state.phase:
+                case "counting":
+                    return _count(tx, declared, run, state)
+                case "striking":
+                    return _strike(tx, declared, run, state)
+                case "held":
+                    # The commit moves the run, so that it does not pass for stalled: it waits for a person.
+                    pause = min(LOOK_AGAIN, declared.stall_after / 2)
+                    return Snooze(pause, effects=[KeepSweep(run, state, state)])
+                case "declined" | "skipped" | "done":
+                    return Done({"sweep": state.phase, "note": state.note}, effects=[EndSweep(declared, run)])
+
+    async def _confirm(self, going: GoingRows) -> Outcome:
+        """Ask the source, and strike the rows that are really gone."""
+        return going.confirmed(await still_at_source(self._declared, going.ids))
 
 
-def sweep_state(run: Run) -> SweepState | None:
-    """The state of the run's sweep; None for a run that has none."""
-    return read_sweep_state(run.frontier)
+# Counting: how many rows would go, and whether a person must decide about it.
 
 
-def read_sweep_state(frontier: str | None) -> SweepState | None:
-    """The state of a sweep from a run's frontier; None if that is of its plan."""
-    try:
-        return None if frontier is None else msgspec.json.decode(frontier, type=SweepState)
-    except msgspec.ValidationError:
-        return None
-
-
-def is_held(run: Run) -> bool:
-    """Whether the run waits for a person to approve or decline its sweep."""
-    found = sweep_state(run) if run.at is RunState.SWEEPING else None
-    return found is not None and found.phase == "held"
-
-
-def keep_sweep(tx: Transaction, run: Run, was: SweepState, now: SweepState, *, gone: int = 0) -> None:
-    """Move the sweep on from the state that the caller saw; if another process has, everything rolls back."""
-    matched = tx.run(
-        KEEP_SWEEP,
-        id=run.id,
-        epoch=run.epoch,
-        was=was.text,
-        kept=now.text,
-        gone=gone,
-        reason=now.note if now.phase == "held" else None,
-    )
-    if matched != 1:
-        raise TransientError(
-            f"the sweep of run {run.id} was moved on by somebody else; nothing of this step is written",
-            delay=0,
+def _count(tx: Transaction, declared: Declaration, run: Run, state: SweepState) -> Outcome:
+    by, now = _unseen_by(run, state), state
+    for _ in range(STRETCHES):
+        stretch = count_stretch(tx, by, now.after)
+        now = now.then(
+            after=stretch.last or now.after,
+            living=now.living + stretch.living,
+            unseen=now.unseen + stretch.unseen,
+            going=now.going + stretch.going,
         )
+        if stretch.rows < STRETCH:
+            now = _decided(declared, run, now)
+            break
+    return Continue(now.steps, effects=[KeepSweep(run, state, now)])
 
 
-def keep_first_state(tx: Transaction, run: Run, state: SweepState) -> None:
-    """Begin a sweep with this state. The caller holds the run's row."""
-    tx.run(BEGIN_SWEEP, id=run.id, epoch=run.epoch, kept=state.text)
+def _decided(declared: Declaration, run: Run, state: SweepState) -> SweepState:
+    """All rows are counted: strike them, or hold the sweep if too many would go."""
+    sweep = declared.sweep
+    if sweep is None:
+        return state.then(phase="skipped", note="the feed does not sweep any more")
+    held = sweep.holds(state.going, state.living)
+    if held is None and state.going and run.rejected:
+        held = f"{state.going:,} rows would go, and {run.rejected:,} had no identity: they may be among them"
+    if held is not None:
+        return state.then(phase="held", note=held)
+    return state.then(phase="striking", after="")
 
 
-# Rows that a run did not see.
-
-BATCH: Final = 500  # rows of one commit
-STRETCH: Final = 10_000  # rows that one statement walks over, however large the feed is
-
-_UNSEEN = """gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
-                  AND (struck_by IS NULL OR struck_by <> :run_id)"""
-
-COUNT_STRETCH = sql(f"""
-    SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
-      FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
-                   CASE WHEN {_UNSEEN} THEN 1 ELSE 0 END AS unseen,
-                   CASE WHEN strikes + 1 >= :strikes AND {_UNSEEN} THEN 1 ELSE 0 END AS going
-              FROM stepfast_raw WHERE feed = :feed AND item_id > :after
-             ORDER BY item_id LIMIT :stretch) walked
-""")
-FIND_UNSEEN = sql(f"""
-    SELECT item_id, CASE WHEN strikes + 1 >= :strikes THEN 1 ELSE 0 END FROM stepfast_raw
-     WHERE feed = :feed AND item_id > :after AND item_id <= :until AND {_UNSEEN}
-     ORDER BY item_id LIMIT :limit
-""")
-# Again, and locked: one of them may have been observed since it was found.
-LOCK_UNSEEN = sql(f"""
-    SELECT item_id, strikes FROM stepfast_raw WHERE feed = :feed AND item_id {{any_of:ids}} AND {_UNSEEN}
-     ORDER BY item_id {{for_update}}
-""")
-STRIKE_ROWS = sql("""
-    UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id
-     WHERE feed = :feed AND item_id {any_of:ids} AND gone_at IS NULL
-""")
-# What is in the target is not what was applied: should the row come back as it was, it is applied again.
-MARK_GONE = sql("""
-    UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id, gone_at = :at, applied_hash = NULL
-     WHERE feed = :feed AND item_id {any_of:ids} AND gone_at IS NULL
-""")
-CLOCK = sql("SELECT {now}")
-
-_REMOVED = "gone_at IS NOT NULL AND struck_by = :run_id"
-END_OF_STRETCH = sql("""
-    SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
-                                         ORDER BY item_id LIMIT :stretch) walked
-""")
-FIND_GONE = sql(f"""
-    SELECT item_id FROM stepfast_raw
-     WHERE feed = :feed AND item_id > :after AND item_id <= :until AND {_REMOVED}
-     ORDER BY item_id LIMIT :limit
-""")
-LOCK_GONE = sql(f"""
-    SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id {{any_of:ids}} AND {_REMOVED}
-     ORDER BY item_id {{for_update}}
-""")
-BRING_ROWS_BACK = sql("""
-    UPDATE stepfast_raw
-       SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
-     WHERE feed = :feed AND item_id {any_of:ids} AND gone_at IS NOT NULL
-""")
-
-_FORGETTABLE = "gone_at IS NOT NULL AND gone_at < {now} - :keep"
-FIND_OLD_GONE = sql(f"""
-    SELECT item_id FROM stepfast_raw
-     WHERE feed = :feed AND item_id > :after AND item_id <= :until AND {_FORGETTABLE}
-     ORDER BY item_id LIMIT :limit
-""")
-FORGET_GONE = sql(
-    f"DELETE FROM stepfast_raw WHERE feed = :feed AND item_id {{any_of:ids}} AND {_FORGETTABLE}"
-)
+def _unseen_by(run: Run, state: SweepState) -> UnseenBy:
+    return UnseenBy(run.feed, run.id, state.before, state.strikes)
 
 
 @dataclass(frozen=True)
-class UnseenBy:
-    """Which rows a run did not see."""
+class KeepSweep:
+    """Moves the sweep from one state to the next; a sweep that is held raises an alert."""
 
-    feed: str
-    run_id: str
-    before: int  # the run observed nothing earlier, on the source's clock
-    strikes: int  # so many make a row gone
+    run: Run
+    was: SweepState
+    now: SweepState
 
-
-class StretchCounts(NamedTuple):
-    """What was counted in a stretch of rows, in the order of their ids."""
-
-    last: str | None  # where the stretch ends; None: no row was left
-    rows: int
-    living: int
-    unseen: int
-    going: int  # unseen rows that are gone with this strike
+    def apply(self, tx: Transaction, /) -> None:
+        keep_sweep(tx, self.run, self.was, self.now)
+        if self.now.phase == "held" and self.was.phase != "held":
+            alerts.sweep_held(tx, self.run, self.now.note or "")
+            happened("sweep.held", feed=self.run.feed, run_id=self.run.id, note=self.now.note)
 
 
-class UnseenRow(NamedTuple):
-    """A row that was not seen."""
-
-    item_id: str
-    goes: bool  # with this strike it is gone
+# Striking: a batch of rows gets its strikes, and those that have enough go.
 
 
-class StrikeCounts(NamedTuple):
-    """How many rows were struck, and how many of them are gone."""
-
-    struck: int
-    gone: int
-
-
-def count_stretch(tx: Transaction, by: UnseenBy, after: str) -> StretchCounts:
-    """Count the rows of the next stretch."""
-    row = tx.rows(
-        COUNT_STRETCH,
-        feed=by.feed,
-        run_id=by.run_id,
-        before=by.before,
-        after=after,
-        strikes=by.strikes,
-        stretch=STRETCH,
-    )[0]
-    return StretchCounts(row[0], *(int(value) for value in row[1:]))
-
-
-def end_of_stretch(tx: Transaction, feed: str, after: str) -> tuple[str | None, bool]:
-    """Where the next stretch ends (None: nothing is left), and whether it is the last."""
-    last, rows = tx.rows(END_OF_STRETCH, feed=feed, after=after, stretch=STRETCH)[0]
-    return last, int(rows) < STRETCH
-
-
-def unseen_rows(tx: Transaction, by: UnseenBy, after: str, until: str) -> list[UnseenRow]:
-    """The next rows of a stretch that were not seen, at most a batch."""
-    rows = tx.rows(
-        FIND_UNSEEN,
-        feed=by.feed,
-        run_id=by.run_id,
-        before=by.before,
-        strikes=by.strikes,
-        after=after,
-        until=until,
-        limit=BATCH,
+def _strike(tx: Transaction, declared: Declaration, run: Run, state: SweepState) -> Outcome | GoingRows:
+    by, after = _unseen_by(run, state), state.after
+    kept = None if declared.sweep is None or declared.sweep.keeps is None else micros(declared.sweep.keeps)
+    found: list[UnseenRow] = []
+    old: list[str] = []
+    phase = state.phase
+    for _ in range(STRETCHES):
+        until, is_last = end_of_stretch(tx, run.feed, after)
+        if until is not None:
+            every = unseen_rows(tx, by, after, until)
+            found = first_to_confirm(declared, every)
+            if len(found) < len(every) or len(every) == BATCH:
+                is_last, until = False, found[-1].item_id
+            old = [] if kept is None else old_gone_rows(tx, run.feed, after, until, kept)
+        after, phase = until or after, "done" if is_last else phase
+        if found or old or is_last:
+            break
+    if state.struck + state.still_there + len(found) > state.unseen:
+        return Continue(state.steps, effects=[KeepSweep(run, state, _counting_anew(state))])
+    going = [row.item_id for row in found if row.goes]
+    batch = StrikeBatch(
+        run,
+        state,
+        state.then(after=after, phase=phase),
+        [row.item_id for row in found],
+        old,
+        kept or 0,
+        _column_type(tx, state),
+        may_go=frozenset() if declared.confirms else None,
     )
-    return [UnseenRow(str(row[0]), bool(row[1])) for row in rows]
+    return GoingRows(batch, going) if declared.confirms and going else batch.outcome
 
 
-def strike_rows(  # noqa: PLR0917 - all that decides about a batch
-    tx: Transaction,
-    by: UnseenBy,
-    ids: Sequence[str],
-    target: TargetColumn,
-    column_type: str,
-    may_go: Collection[str] | None = None,
-) -> StrikeCounts:
-    """Strike the rows that are still unseen; one that has enough strikes is gone, here and in the target.
-
-    With `may_go` only these rows may go: another one that would is not struck.
-    """
-    found = tx.rows(LOCK_UNSEEN, feed=by.feed, run_id=by.run_id, before=by.before, ids=list(ids))
-    going = [
-        str(row[0]) for row in found if row[1] + 1 >= by.strikes and (may_go is None or str(row[0]) in may_go)
-    ]
-    staying = [str(row[0]) for row in found if row[1] + 1 < by.strikes]
-    if staying:
-        tx.run(STRIKE_ROWS, feed=by.feed, run_id=by.run_id, ids=staying)
-    if going:
-        now = int(tx.first(CLOCK))
-        tx.run(MARK_GONE, feed=by.feed, run_id=by.run_id, ids=going, at=now)
-        target.set(tx, going, as_instant(now, column_type))
-    return StrikeCounts(len(staying) + len(going), len(going))
+def first_to_confirm(declared: Declaration, found: list[UnseenRow]) -> list[UnseenRow]:
+    """As many of the rows, from the first on, as the source is asked about at once; all, if it is not asked."""
+    if not declared.confirms:
+        return found
+    going = 0
+    for index, row in enumerate(found):
+        going += row.goes
+        if going == declared.confirm_lot:
+            return found[: index + 1]
+    return found
 
 
-def gone_rows(tx: Transaction, feed: str, run_id: str, after: str, until: str) -> list[str]:
-    """The next rows of a stretch that this run has marked as gone, and no run has seen since."""
-    rows = tx.rows(FIND_GONE, feed=feed, run_id=run_id, after=after, until=until, limit=BATCH)
-    return [str(row[0]) for row in rows]
+def _counting_anew(state: SweepState) -> SweepState:
+    """There are more rows than were counted, for an earlier sweep was undone meanwhile: these were not allowed to go."""
+    return state.then(
+        phase="counting", after="", living=0, unseen=0, going=0, struck=0, still_there=0, note=None
+    )
 
 
-def bring_back(tx: Transaction, feed: str, run_id: str, ids: Sequence[str], target: TargetColumn) -> int:
-    """Bring gone rows back, here and in the target; returns how many."""
-    found = [str(row[0]) for row in tx.rows(LOCK_GONE, feed=feed, run_id=run_id, ids=list(ids))]
-    if found:
-        tx.run(BRING_ROWS_BACK, feed=feed, ids=found)
-        target.set(tx, found, None)
-    return len(found)
+def _column_type(tx: Transaction, state: SweepState) -> str:
+    table, column = state.target.table, state.target.column
+    found = columns_of(tx, table)
+    if column not in found:
+        raise ConfigurationError(
+            f"table {table} has no column {column}; add one that may be NULL, or set Sweep(column=…)"
+        )
+    return found[column]
 
 
-def old_gone_rows(tx: Transaction, feed: str, after: str, until: str, keep: int) -> list[str]:
-    """Rows that have been gone for longer than `keep`, at most a batch; the rest is left to the next sweep."""
-    rows = tx.rows(FIND_OLD_GONE, feed=feed, after=after, until=until, keep=keep, limit=BATCH)
-    return [str(row[0]) for row in rows]
+@dataclass(frozen=True)
+class StrikeBatch:
+    """A batch of strikes, with the target rows of those that are gone, and the run's counters."""
+
+    run: Run
+    was: SweepState
+    now: SweepState
+    ids: Sequence[str]
+    old: Sequence[str]  # gone for long enough to be forgotten
+    kept: int
+    column_type: str
+    may_go: frozenset[str] | None  # None: all of them, for the source cannot be asked
+
+    @property
+    def outcome(self) -> Outcome:
+        return Continue(self.now.steps, effects=[self])
+
+    def apply(self, tx: Transaction, /) -> None:
+        struck, gone = 0, 0
+        if self.ids:
+            by = _unseen_by(self.run, self.was)
+            struck, gone = strike_rows(tx, by, self.ids, self.was.target, self.column_type, self.may_go)
+        if self.old:
+            forget_gone(tx, self.run.feed, self.old, self.kept)
+        keep_sweep(tx, self.run, self.was, self.now.then(struck=self.was.struck + struck), gone=gone)
 
 
-def forget_gone(tx: Transaction, feed: str, ids: Sequence[str], keep: int) -> int:
-    """Forget rows that are gone; their target rows stay as they are."""
-    return tx.run(FORGET_GONE, feed=feed, ids=list(ids), keep=keep)
+# Asking the source.
+
+
+@dataclass(frozen=True)
+class GoingRows:
+    """A batch of strikes that would let rows go: the source is asked whether it still has them."""
+
+    batch: StrikeBatch
+    ids: Sequence[str]
+
+    def confirmed(self, still_there: frozenset[str]) -> Outcome:
+        """A row that the source still has is not struck; the next sweep that misses it may strike it."""
+        now = self.batch.now
+        if still_there:
+            number = now.still_there + len(still_there)
+            now = now.then(still_there=number, note=note_still_there(number))
+        return replace(self.batch, now=now, may_go=frozenset(self.ids) - still_there).outcome
+
+
+async def still_at_source(declared: Declaration, ids: Sequence[str]) -> frozenset[str]:
+    """Which of these rows the source still has."""
+    answer = await answer_of(declared.feed.still_there, list(ids))
+    if isinstance(answer, str | bytes) or not isinstance(answer, Collection):
+        raise _wrong_answer(
+            f"is {type(answer).__name__}; answer a list of those ids that the source still has"
+        )
+    unasked = [item_id for item_id in answer if item_id not in ids]
+    if unasked:
+        raise _wrong_answer(
+            f"names {unasked[0]!r:.80}, which nobody asked about; ids are what identify() answers"
+        )
+    return frozenset(answer)
+
+
+def _wrong_answer(problem: str) -> AnswerError:
+    return AnswerError("answer of still_there()", problem)
+
+
+def note_still_there(number: int) -> str:
+    """What operators read about rows that the source still has."""
+    rows = "1 row that was not seen is" if number == 1 else f"{number:,} rows that were not seen are"
+    return f"{rows} still at the source"
+
+
+# The end of the sweep.
+
+
+@dataclass(frozen=True)
+class EndSweep:
+    """Completes the run, whether rows are gone or not."""
+
+    declared: Declaration
+    run: Run
+
+    def apply(self, tx: Transaction, /) -> None:
+        run = lock_run(tx, self.run.id)
+        if run.at is RunState.SWEEPING and run.epoch == self.run.epoch:
+            complete(tx, self.declared, run)

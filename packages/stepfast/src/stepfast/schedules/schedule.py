@@ -1,5 +1,8 @@
 """The row of a schedule: read, written, changed by operators, and declared by code.
 
+What a schedule says is in `definition.py`, when it ticks in `cron.py`. `firing.py` makes one job of each tick that is due;
+every worker asks it to (`worker/scheduler.py`).
+
 A firing moves `next_at` only; every other change writes a new `revision`, and a firing that was planned for an older
 one does nothing.
 

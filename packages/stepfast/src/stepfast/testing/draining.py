@@ -25,8 +25,8 @@ from stepfast.jobs.debounce import SUCCESSORS, promote_successors
 from stepfast.jobs.outcome import Continue, Reject, Snooze, Wait
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.jobs.state import JobState
-from stepfast.limits.slots import look_at_all_limits, release_due
-from stepfast.runs.sweep import HELD_SWEEP
+from stepfast.limits.limit_rows import look_at_all_limits, release_due
+from stepfast.runs.sweep_rows import HELD_SWEEP
 from stepfast.testing.jobs import JobSnapshot
 from stepfast.testing.test_clock import Clock, clock
 from stepfast.testing.watcher import WatchedKinds

@@ -1,7 +1,7 @@
 """Which jobs to take, and when: the loop that turns ready rows into leases of this process.
 
-A claim takes jobs in their order. `Admission` then asks their limits: a job whose limit has no room is held, and the
-others are handed to the event loop.
+A claim takes jobs in their order. `Admission` (`worker/admission.py`) then asks their limits, and the leases that it admits
+are handed to the event loop.
 """
 
 from __future__ import annotations
@@ -9,21 +9,15 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from stepfast.clock import boot_time
 from stepfast.database.database import persist
 from stepfast.database.dialects import Plans
-from stepfast.encryption import is_sealed, keyring, opened
-from stepfast.errors import DatabaseError, SealedError
+from stepfast.errors import DatabaseError
 from stepfast.jobs.commit import give_back
 from stepfast.jobs.lease import Lease, claim, claim_named, claim_suspect, queues_with_work
-from stepfast.limits.limit import limit_id
-from stepfast.limits.slots import LimitedStep, admit, pass_on_slots
 from stepfast.telemetry import happened, wanted
 from stepfast.worker.periodic import Outage
 
@@ -33,8 +27,7 @@ if TYPE_CHECKING:
     from stepfast.config import WorkerSettings
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.jobs.kinds import Kinds
-    from stepfast.limits.limit import Limit
+    from stepfast.worker.admission import Admission
     from stepfast.worker.heartbeat import Heartbeat
     from stepfast.worker.leases import Leases
     from stepfast.worker.wakeups import Wakeups
@@ -323,83 +316,3 @@ class Hint:
             return
         self.priority = leases[0].priority
         self.lowest = leases[0].ready_at - MARGIN
-
-
-class Admission:
-    """Asks the limits of all jobs of a claim at once, and remembers which slots were taken here.
-
-    The slots are freed in the transaction that ends the step, or by whoever finds that their fence has moved on.
-    """
-
-    def __init__(self, database: Database, kinds: Kinds) -> None:
-        self._database = database
-        self.kinds = kinds
-        self.slots: dict[tuple[str, int], tuple[str, ...]] = {}  # (job, fence) → limits whose slot it has
-
-    def limits(self, lease: Lease) -> bool:
-        """Whether this job has limits; its next step has to ask them again."""
-        return bool(self.kinds.limits_of(lease.kind, lease.queue))
-
-    def admit(self, leases: list[Lease]) -> list[Lease]:
-        """The leases that may start now. The jobs of the others are held, and no longer ours."""
-        if not self.kinds.limited:
-            return leases
-        asking: dict[int, list[LimitedStep]] = defaultdict(list)  # by fence: one for each claim
-        known: dict[tuple[str, str], list[tuple[str, Limit]]] = {}
-        for lease in leases:
-            place = (lease.kind, lease.queue)
-            limits = known.get(place)
-            if limits is None:
-                limits = known[place] = self.kinds.limits_of(*place)
-            if limits:
-                arguments = _arguments(lease) if any(limit.by for _, limit in limits) else None
-                named = tuple((limit_id(limit, scope, arguments), limit) for scope, limit in limits)
-                asking[lease.fence].append(LimitedStep(lease.job_id, named))
-        held: set[str] = set()
-        for fence, asked in asking.items():
-            held |= self._ask(asked, fence)
-        return [lease for lease in leases if lease.job_id not in held] if held else leases
-
-    def _ask(self, asked: list[LimitedStep], fence: int) -> set[str]:
-        """Take a slot of each limit for these jobs, or hold them; returns the jobs that are held."""
-        answer = persist(self._database, lambda tx: admit(tx, asked, fence))
-        held = set(answer.held)
-        for job in asked:
-            taken = tuple(name for name, limit in job.limits if limit.slots)
-            if taken and job.job_id not in held:
-                self.slots[job.job_id, fence] = taken
-        if held:
-            happened("jobs.held", jobs=len(held), limits=len(set(answer.held.values())))
-        return held
-
-    def free(self, tx: Transaction, leases: Sequence[Lease]) -> None:
-        """Free the slots of these leases in the transaction that ends their steps."""
-        by_fence: dict[int, list[str]] = defaultdict(list)
-        freed: dict[int, Counter[str]] = defaultdict(Counter)
-        for lease in leases:
-            if taken := self.slots.get((lease.job_id, lease.fence)):
-                by_fence[lease.fence].append(lease.job_id)
-                freed[lease.fence].update(taken)
-        for fence, ids in by_fence.items():
-            pass_on_slots(tx, ids, fence, freed[fence])
-
-    def forget(self, leases: Sequence[Lease]) -> None:
-        """These steps have ended: their slots are freed, or belong to another fence."""
-        for lease in leases:
-            self.slots.pop((lease.job_id, lease.fence), None)
-
-
-def _arguments(lease: Lease) -> dict[str, Any]:
-    """The arguments that a limit's `by` may name; of an encrypted payload, fingerprints of them."""
-    try:
-        found = msgspec.json.decode(opened(lease.payload, f"payload of {lease.kind}"))
-    except (msgspec.DecodeError, SealedError):
-        return {}  # the handler's own check says what is wrong with it
-    if not isinstance(found, dict):
-        return {}
-    # The name of a limit is stored in the clear.
-    return {name: _fingerprint(value) for name, value in found.items()} if is_sealed(lease.payload) else found
-
-
-def _fingerprint(value: Any) -> str:
-    return keyring().sign(msgspec.json.encode(value).decode(), "limit").hex()[:32]

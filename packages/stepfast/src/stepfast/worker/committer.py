@@ -1,7 +1,7 @@
 """Commit what the handlers answered.
 
-Steps without effects share a transaction: everything that ended while the last commit was under way goes into the next
-one. Continuations whose effects allow it share one, too. Any other step has a transaction of its own.
+Steps that are done and have no effects share a transaction: everything that ended while the last commit was under way
+goes into the next one. Continuations whose effects allow it share one, too. Any other step has a transaction of its own.
 
 Nothing is dropped while the database is away: answers wait here. A COMMIT whose answer was lost is decided by the fences.
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.jobs.lease import Lease
-    from stepfast.worker.claimer import Admission
+    from stepfast.worker.admission import Admission
     from stepfast.worker.heartbeat import Heartbeat
     from stepfast.worker.leases import Leases
     from stepfast.worker.reporter import Reporter
@@ -79,7 +79,9 @@ class Committer:
         self._heartbeat = heartbeat
         self._stays = may_stay  # whether continuations may stay with this worker
         self._plain: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
-        self._batches = threading.Thread(target=self._commit_batches, name="stepfast-settle", daemon=True)
+        self._batches = threading.Thread(
+            target=self._commit_batches, name="stepfast-commit-batches", daemon=True
+        )
         count = 1 if database.dialect.name == "sqlite" else 4
         self._line: Line[Ended] = Line(count)
         self._threads = [
@@ -189,7 +191,10 @@ class Committer:
 
     def _commit_line(self) -> None:
         while group := self._line.take(self._may_share):
-            self._commit_group(group)
+            if len(group) == 1:
+                self._commit_alone(group[0])
+            else:
+                self._commit_group(group)
 
     def _may_share(self, ended: Ended) -> bool:
         """Whether this step may be committed with its neighbours in the line."""
@@ -200,9 +205,11 @@ class Committer:
     def _commit_group(self, group: list[Ended]) -> None:
         """Commit these steps in one transaction; if that is refused, each of them alone."""
         group, alone = each_job_once(group)
-        for ended in alone if len(group) > 1 else [*alone, *group]:
-            self._commit_alone(ended)
         if len(group) == 1:
+            alone, group = [*alone, *group], []
+        for ended in alone:
+            self._commit_alone(ended)
+        if not group:
             return
         reports = {ended.lease.job_id: self._reporter.take(ended.lease) for ended in group}
         try:
@@ -329,7 +336,7 @@ class Committer:
         ):
             return False
         young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
-        limited = self._admission.kinds.limited and self._admission.limits(ended.lease)
+        limited = self._admission.kinds.limited and self._admission.has_limits(ended.lease)
         return self._stays and ended.chain < STICKY_STEPS and young and not limited
 
     def _continue_here(self, ended: Ended, fence: int) -> None:

@@ -3,6 +3,9 @@
 It runs on a thread and a connection of its own and touches nothing else, so that no slow commit and no busy handler
 can make the process look dead. Before each beat the worker enforces deadlines: a step that runs past its time is not
 vouched for. After it the heartbeat looks which running steps were cancelled or replaced.
+
+The death of a worker is noticed by the other workers: `Rescue` in `worker/maintenance.py` declares a worker dead whose
+process is gone or whose row was not renewed in time, and takes its jobs back (`jobs/rescue.py`).
 """
 
 from __future__ import annotations
@@ -109,7 +112,9 @@ class Heartbeat:
         self._drift: float | None = None
         self.incarnation = 0
         self.believed_until = 0.0  # boot time until which no other worker can have replaced this one
-        self.may_claim_until = 0.0  # the same; 0 while the heartbeat does not reach the database
+        self.may_claim_until = (
+            0.0  # boot time; as `believed_until`, but 0 while the heartbeat does not get through
+        )
         self.observing_since = 0.0  # since when we and the database have been in touch without a gap
 
     def start(self, enforce_deadlines: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ from stepfast.jobs.events import any_old_events, deliver_kept, forget_old_events
 from stepfast.jobs.keys import forget_expired_keys
 from stepfast.jobs.lease import queues_with_work, raise_overdue
 from stepfast.jobs.rescue import Rescued, declare_dead, late_workers, rescue
-from stepfast.limits.slots import Declared, forget_idle_limits, look_at_all_limits, release_due
+from stepfast.limits.limit_rows import Declared, forget_idle_limits, look_at_all_limits, release_due
 from stepfast.results.outcome import any_expired_results, expire_results
 from stepfast.telemetry import happened
 from stepfast.telemetry.masking import any_rules

@@ -22,7 +22,8 @@ from stepfast.jobs.step import Halt
 from stepfast.notifications.settings import NotificationSettings, from_environment
 from stepfast.telemetry import happened
 from stepfast.threads import in_own_thread
-from stepfast.worker.claimer import Admission, Claimer
+from stepfast.worker.admission import Admission
+from stepfast.worker.claimer import Claimer
 from stepfast.worker.committer import Committer
 from stepfast.worker.execution import Execution
 from stepfast.worker.heartbeat import Heartbeat

@@ -60,7 +60,7 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Admission:
+class AdmittedSteps:
     """Which steps may start, and the limits that the others wait for."""
 
     admitted: list[str] = field(default_factory=list)
@@ -103,7 +103,7 @@ HOLD_JOBS = sql(
 )
 
 
-def admit(tx: Transaction, wanted: Sequence[LimitedStep], fence: int) -> Admission:
+def admit(tx: Transaction, wanted: Sequence[LimitedStep], fence: int) -> AdmittedSteps:
     """Admit steps of a claim, which all carry `fence`; a step that finds no room is held when this commits."""
     limits = {limit_id: limit for step in wanted for limit_id, limit in step.limits}
     known = lock_limits(tx, sorted(limits))
@@ -140,9 +140,9 @@ def admit(tx: Transaction, wanted: Sequence[LimitedStep], fence: int) -> Admissi
     return answer
 
 
-def decide_admission(wanted: Sequence[LimitedStep], meters: Mapping[str, Meter]) -> Admission:
+def decide_admission(wanted: Sequence[LimitedStep], meters: Mapping[str, Meter]) -> AdmittedSteps:
     """In the order of the claim: a step that finds room in all of its limits takes it. Pure."""
-    answer = Admission()
+    answer = AdmittedSteps()
     for step in wanted:
         full = next((limit_id for limit_id, _ in step.limits if meters[limit_id].room <= 0), None)
         if full is not None:
