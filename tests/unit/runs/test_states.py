@@ -16,7 +16,7 @@ from stepfast.runs.run import (
     RUN_TRANSITIONS,
     PartitionState,
     RunState,
-    arrow,
+    require_transition,
 )
 
 S = TypeVar("S", RunState, PartitionState)
@@ -48,7 +48,7 @@ def test_every_state_of_a_partition_has_its_arrows() -> None:
 
 @pytest.mark.parametrize(("source", "target"), DRAWN_ARROWS)
 def test_a_run_moves_as_the_operators_documents_draw_it(source: str, target: str) -> None:
-    assert arrow(DRAWN[source], DRAWN[target])
+    assert require_transition(DRAWN[source], DRAWN[target])
 
 
 def test_what_the_documents_lack_is_a_state_and_not_a_guess() -> None:
@@ -71,14 +71,14 @@ def test_every_state_of_a_partition_can_be_reached(state: PartitionState) -> Non
 
 @pytest.mark.parametrize("state", ACTIVE_RUN)
 def test_every_active_run_can_be_cancelled_and_can_complete(state: RunState) -> None:
-    assert arrow(state, RunState.CANCELLED)
+    assert require_transition(state, RunState.CANCELLED)
     assert RunState.COMPLETED in _reachable(RUN_TRANSITIONS, state)
 
 
 @pytest.mark.parametrize("state", OPEN_PARTITION)
 def test_an_open_partition_can_give_up_and_can_be_cancelled(state: PartitionState) -> None:
-    assert arrow(state, PartitionState.FAILED)
-    assert arrow(state, PartitionState.CANCELLED)
+    assert require_transition(state, PartitionState.FAILED)
+    assert require_transition(state, PartitionState.CANCELLED)
 
 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.PUBLISHED_PARTIAL])
@@ -87,19 +87,19 @@ def test_a_published_run_is_never_opened_again(state: RunState) -> None:
 
 
 def test_a_run_with_nothing_to_fetch_goes_on_and_does_not_wait_for_partitions() -> None:
-    assert arrow(RunState.PLANNING, RunState.APPLYING) == "nothing to fetch"
+    assert require_transition(RunState.PLANNING, RunState.APPLYING) == "nothing to fetch"
 
 
 def test_a_run_whose_partitions_failed_is_not_consolidated_unless_somebody_says_so() -> None:
-    assert arrow(RunState.FETCHING, RunState.FAILED) == "last partition ended, some failed"
-    assert arrow(RunState.FAILED, RunState.APPLYING) == "consolidate, or force"
+    assert require_transition(RunState.FETCHING, RunState.FAILED) == "last partition ended, some failed"
+    assert require_transition(RunState.FAILED, RunState.APPLYING) == "consolidate, or force"
 
 
 def test_a_move_without_an_arrow_is_refused() -> None:
     with pytest.raises(StateError, match="a run that is completed cannot become fetching"):
-        arrow(RunState.COMPLETED, RunState.FETCHING)
+        require_transition(RunState.COMPLETED, RunState.FETCHING)
     with pytest.raises(StateError, match="a partition that is done cannot become running"):
-        arrow(PartitionState.DONE, PartitionState.RUNNING)
+        require_transition(PartitionState.DONE, PartitionState.RUNNING)
 
 
 def _reachable(arrows: dict[S, dict[S, str]], start: S) -> set[S]:

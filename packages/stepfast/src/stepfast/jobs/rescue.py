@@ -163,13 +163,15 @@ def rescue(tx: Transaction, crash_limit: int) -> Rescued:
         jobs = tx.all(ABANDONED_JOBS, AbandonedJob, owner=incarnation, limit=BATCH)
         # A worker that stopped in good order gave its work back; what is left was claimed in the same moment.
         charged = state == "dead" and abandoned == 1 and len(jobs) == 1
-        total += _take_back(tx, jobs, worker_id, crash_limit, charge=int(charged), proven=state == "dead")
+        total += _take_back(
+            tx, jobs, worker_id, crash_limit, charge=int(charged), as_suspects=state == "dead"
+        )
         if charged:
             tx.run(CLEAR_ABANDONED, incarnation=incarnation)
     orphans = tx.all(ORPHANED_JOBS, AbandonedJob, owner=MANUAL_OWNER, limit=BATCH)
-    total += _take_back(tx, orphans, "forgotten", crash_limit, charge=0, proven=False)
+    total += _take_back(tx, orphans, "forgotten", crash_limit, charge=0, as_suspects=False)
     by_hand = tx.all(EXPIRED_MANUAL_LEASES, AbandonedJob, owner=MANUAL_OWNER, limit=BATCH)
-    return total + _take_back(tx, by_hand, "manual", crash_limit, charge=1, proven=False)
+    return total + _take_back(tx, by_hand, "manual", crash_limit, charge=1, as_suspects=False)
 
 
 def _take_back(
@@ -179,7 +181,7 @@ def _take_back(
     crash_limit: int,
     *,
     charge: int,
-    proven: bool,
+    as_suspects: bool,
 ) -> Rescued:
     if not jobs:
         return Rescued()
@@ -189,7 +191,7 @@ def _take_back(
     ended = {*cancelled, *dead}
     rest = [job.id for job in jobs if job.id not in ended]
     # A manual lease that ran out killed no worker: its job goes back among the others.
-    _mark(tx, rest, "suspect" if proven else "ready", charge, CRASH_NOTE)
+    _mark(tx, rest, "suspect" if as_suspects else "ready", charge, CRASH_NOTE)
     _mark(tx, dead, "leased", charge, f"{CRASH_NOTE}; killed its worker {crash_limit} times")
     _mark(tx, cancelled, "leased", 0, CRASH_NOTE)
     look_at_limits_of_jobs(tx, [job.id for job in jobs])

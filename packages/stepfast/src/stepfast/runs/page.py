@@ -69,7 +69,15 @@ from stepfast.runs.raw_rows import (
     remember_seen,
     seen_parameters,
 )
-from stepfast.runs.run import RUN_COLUMNS, PartitionState, Run, RunState, arrow, lock_run, read_run
+from stepfast.runs.run import (
+    RUN_COLUMNS,
+    PartitionState,
+    Run,
+    RunState,
+    lock_run,
+    read_run,
+    require_transition,
+)
 from stepfast.telemetry.masking import storable
 
 if TYPE_CHECKING:
@@ -451,7 +459,7 @@ class PageCommit:
     def apply_together(tx: Transaction, pages: Sequence[PageCommit]) -> None:
         """Write the pages of several partitions. If that fails, each of them is written alone."""
         for page in pages:
-            arrow(page.partition.state, page.target)
+            require_transition(page.partition.state, page.target)
         if tx.run_many(ADVANCE_PARTITION, [page.advancing() for page in pages]) != len(pages):
             raise moved_on(pages[0].partition)
         tx.run_many(INSERT_PAGE, [page.ledger() for page in pages])

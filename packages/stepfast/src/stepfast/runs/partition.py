@@ -14,7 +14,7 @@ import msgspec
 
 from stepfast.database.statement import sql
 from stepfast.runs.partitioning.ranges import Range
-from stepfast.runs.run import PartitionState, arrow
+from stepfast.runs.run import PartitionState, require_transition
 from stepfast.runs.window import Window
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def end_partition(
 ) -> bool:
     """Move a partition along an arrow that ends it; False if it was ended or restarted before. With `restart` its job is stale."""
     if partition.is_open:
-        arrow(partition.state, target)
+        require_transition(partition.state, target)
     return (
         tx.run(
             END_PARTITION,

@@ -33,7 +33,6 @@ from stepfast.runs.run import (
     PartitionState,
     Run,
     RunState,
-    arrow,
     end_run,
     enqueue_job,
     enqueue_jobs,
@@ -42,6 +41,7 @@ from stepfast.runs.run import (
     lock_feed,
     lock_run,
     move_run,
+    require_transition,
     reserved_job,
     watch_job,
 )
@@ -397,7 +397,7 @@ def restart_partitions(
     ]
     enqueue_jobs(tx, jobs)
     for partition, job in zip(chosen, jobs, strict=True):
-        arrow(partition.state, PartitionState.READY)
+        require_transition(partition.state, PartitionState.READY)
         place = {
             "id": partition.id,
             "epoch": partition.epoch,
@@ -439,7 +439,7 @@ def renew_jobs(tx: Transaction, declared: Declaration, run: Run, orphans: Sequen
 
 def reopen_run(tx: Transaction, run: Run, target: RunState, *, forced: bool = False) -> Run:
     """Move an ended run back to an active state, under a new epoch, and count its counters again."""
-    arrow(run.state, target)
+    require_transition(run.state, target)
     matched = tx.run(
         REOPEN_RUN,
         id=run.id,

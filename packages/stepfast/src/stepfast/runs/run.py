@@ -153,8 +153,8 @@ ENDED_PARTITION: Final = tuple(it for it in PartitionState if it not in OPEN_PAR
 S = TypeVar("S", RunState, PartitionState)
 
 
-def arrow(source: S, target: S) -> str:
-    """The reason that moves a run or a partition from one state to another; a move that has no arrow is refused."""
+def require_transition(source: S, target: S) -> str:
+    """Why a run or a partition moves from one state to another. Raises if there is no such transition."""
     if isinstance(source, RunState):
         what, found = "run", RUN_TRANSITIONS[source].get(RunState(target))
     else:
@@ -309,13 +309,13 @@ def lock_run(tx: Transaction, run_id: str) -> Run:
 
 def move_run(tx: Transaction, run: Run, target: RunState) -> bool:
     """Move a run along an arrow that does not end it; False if it is no longer in the state that the caller saw."""
-    arrow(run.state, target)
+    require_transition(run.state, target)
     return tx.run(MOVE_RUN, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch) == 1
 
 
 def end_run(tx: Transaction, run: Run, target: RunState, reason: str | None = None) -> bool:
     """Move a run along an arrow that ends it: from here on the feed is free for the next run."""
-    arrow(run.at, target)
+    require_transition(run.at, target)
     matched = tx.run(
         END_RUN, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch, reason=reason
     )

@@ -104,7 +104,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
 
-        # claim → admit → run → commit: one object per arrow; all of them share the leases of this process.
+        # claim → admit → run → commit: one object each; all of them share the leases of this process.
         self._wakeups = Wakeups(database)
         self._leases = Leases(settings, self._wakeups, suspects_only=lone)
         self._heartbeat = Heartbeat(database, settings, self._leases, self._wakeups)
