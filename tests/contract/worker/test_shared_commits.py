@@ -514,3 +514,26 @@ def test_a_run_is_complete_although_its_groups_are_parted_again_and_again(
         rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
     check_complete(app, run.id, shop)
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["alone", "together"])
+def test_a_commit_whose_transaction_cannot_begin_waits_and_costs_no_attempt(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    worker, _, _ = reading(app)
+    group = worker.run_handlers(worker.take_pages(count))
+    begin_transaction, refused = app.database.transaction, [0]
+
+    def away(*given: Any, **options: Any) -> Any:
+        refused[0] += 1
+        if refused[0] <= 2:
+            raise UnreachableError("the server is starting up")
+        return begin_transaction(*given, **options)
+
+    monkeypatch.setattr(app.database, "transaction", away)
+    with hearing() as told:
+        worker.settle(group)
+
+    assert named(told, "step.failed") == []
+    assert [len(named(told, name)) for name in ("database.lost", "database.recovered")] == [1, 1]
+    assert {it.job_id for it in worker.stayed} == {it.lease.job_id for it in group}

@@ -408,7 +408,7 @@ def test_a_scrape_during_an_outage_shows_the_outage(app: Stepfast, monkeypatch: 
     assert shown(collector)["stepfast_workers_alive", ()] == 0
 
     monkeypatch.setattr(scrape, "FRESH", 0.0)
-    monkeypatch.setattr(scrape, "look", _raise(UnreachableError("no route")))
+    monkeypatch.setattr(scrape, "read_gauges", _raise(UnreachableError("no route")))
     rows.eventually(lambda: shown(collector)["stepfast_database_up", ()] == 0)
     found = shown(collector)
 
@@ -436,7 +436,7 @@ def test_a_scrape_does_not_wait_for_a_database_that_hangs(
         raise UnreachableError("at last")
 
     monkeypatch.setattr(scrape, "PATIENCE", 0.1)
-    monkeypatch.setattr(scrape, "look", hang)
+    monkeypatch.setattr(scrape, "read_gauges", hang)
     collector = app.metrics()
     begun = time.monotonic()
     for _ in range(3):
@@ -458,7 +458,7 @@ def test_a_look_that_takes_long_is_repeated_rarely(app: Stepfast, monkeypatch: p
         return gauges.read_gauges(tx)
 
     monkeypatch.setattr(scrape, "FRESH", 0.0)
-    monkeypatch.setattr(scrape, "look", slowly)
+    monkeypatch.setattr(scrape, "read_gauges", slowly)
     collector = app.metrics()
     for _ in range(5):
         assert shown(collector)["stepfast_database_up", ()] == 1

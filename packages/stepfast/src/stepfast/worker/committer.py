@@ -404,6 +404,7 @@ class Attempts:
         self._pause: Pause | None = None
         self._gave_up = False
         self._transaction: AbstractContextManager[Transaction] | None = None
+        self._tx: Transaction | None = None
         self.leases = leases  # whose end is not known to be written
         self.mine: Sequence[str] | None = (
             None  # set it where a write may find that some jobs are no longer ours
@@ -412,20 +413,32 @@ class Attempts:
 
     def __iter__(self) -> Iterator[Self]:
         while self.leases:
-            yield self
+            if self._begin():
+                yield self
         if self._report_refused and not self._gave_up and len(self.written) < len(self._all):
             for lease in self._all:
                 if lease.job_id not in self.written:
                     happened("step.refused", lease, fence=lease.fence)
 
+    def _begin(self) -> bool:
+        """Begin a transaction; False if that failed and was waited for."""
+        try:
+            self._transaction = self._database.transaction(self._plans)
+            self._tx = self._transaction.__enter__()
+        except Exception as error:
+            if self._goes_on_after(error):
+                return False
+            raise
+        return True
+
     def __enter__(self) -> Transaction:
-        self._transaction = self._database.transaction(self._plans)
-        return self._transaction.__enter__()
+        assert self._tx is not None  # noqa: S101 - begun before the attempt was handed out
+        return self._tx
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        assert self._transaction is not None  # noqa: S101 - made by __enter__
+        assert self._transaction is not None  # noqa: S101 - begun before the attempt was handed out
         try:
             self._transaction.__exit__(kind, error, trace)
         except Exception as refused:
