@@ -532,7 +532,7 @@ def test_a_commit_whose_transaction_cannot_begin_waits_and_costs_no_attempt(
 
     monkeypatch.setattr(app.database, "transaction", away)
     with hearing() as told:
-        worker.settle(group)
+        worker.commit_group(group)
 
     assert named(told, "step.failed") == []
     assert [len(named(told, name)) for name in ("database.lost", "database.recovered")] == [1, 1]
