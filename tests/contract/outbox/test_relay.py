@@ -589,7 +589,6 @@ def test_the_relay_reports_once_that_the_database_is_away_and_once_that_it_is_ba
 ) -> None:
     monkeypatch.setattr(periodic, "AWAY", 0.01)
     monkeypatch.setattr(worker_relay, "LOOK", 0.01)
-    relay = Relay(app.database, SETTINGS)
     looks: list[int] = []
 
     def look(_: Relay) -> int:
@@ -598,7 +597,14 @@ def test_the_relay_reports_once_that_the_database_is_away_and_once_that_it_is_ba
             raise UnreachableError("gone")
         return 0
 
+    def tidy(_: Relay) -> float:
+        if len(looks) < 4:
+            raise UnreachableError("gone")  # it is away for both duties of the thread
+        return periodic.NEVER
+
     monkeypatch.setattr(Relay, "look", look)
+    monkeypatch.setattr(Relay, "_tidy", tidy)
+    relay = Relay(app.database, SETTINGS)
     with hearing() as told:
         relay.start()
         rows.eventually(lambda: len(looks) > 5)
