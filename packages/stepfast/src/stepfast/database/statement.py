@@ -42,7 +42,10 @@ class Statement:
 
 
 def sql(text: str, **overrides: str) -> Statement:
-    """Declare a statement; an override per dialect must say which measurement or gap pays for it."""
+    """Declare a statement; give the reason of an override for one dialect in a comment.
+
+    An override that is empty: the statement before it has done the work there, or the caller does not run it there.
+    """
     return Statement(text, overrides)
 
 

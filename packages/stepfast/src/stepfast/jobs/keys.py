@@ -7,7 +7,7 @@ The insert that decides who gets a key is `_enqueue_keyed` in `jobs/enqueue.py`,
 calls that merge or wait behind the holder of their key are in `jobs/debounce.py`.
 
 The holder may have a successor, which waits under a key of its own ("(after) …", see `debounce`). What was asked last
-must be done last: a successor whose turn has come has the key already, and a call that replaces the holder replaces its
+must be done last: a successor whose turn has come counts as the holder of the key, and a call that replaces the holder replaces its
 successor too.
 """
 

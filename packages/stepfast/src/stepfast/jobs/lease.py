@@ -1,4 +1,4 @@
-"""Claim ready jobs: own their steps for a while.
+"""Claim ready jobs: own their next steps.
 
 A claim takes ready jobs of one queue in the exact order of its index, under a fence: a random token that
 no other claim has. Every write must name it, so a worker that was replaced can change nothing.
@@ -6,7 +6,8 @@ no other claim has. Every write must name it, so a worker that was replaced can 
 A foreign transaction that stays open pins dead index entries, and every claim would walk over them. So a
 worker remembers the lowest time it saw (`hint`) and starts there; at least once a second it claims without it.
 
-A lease has no end of its own: it is in force as long as its worker renews its row (`worker/heartbeat.py`).
+A lease has no end of its own: it is in force as long as its worker renews its row (`worker/heartbeat.py`). The loop
+that decides which queue to claim from, when and how much is in `worker/claimer.py`.
 
 Also here: which queues have work, and the ageing of priorities.
 """

@@ -1,8 +1,10 @@
 """Rescue jobs whose worker died, and charge only the job that killed it.
 
-A job that a dead worker held is a suspect: from then on it runs alone. It is charged with the crash only if
-it was the only job that the worker held. So a job that kills its workers is charged from the second death on,
-and is dead after `crash_limit` charges; its two hundred neighbours are not charged at all.
+Every worker calls this about every two seconds (`Rescue` in `worker/maintenance.py`). A job that a dead worker held is
+a suspect: from then on it runs alone, in a process of its own (`worker/children.py`) or while its worker runs nothing
+else (`worker/claimer.py`). It is charged with the crash only if it was the only job that the worker held. So a job that
+kills its workers is charged from its second death on at the latest, and is dead after `crash_limit` charges; the jobs
+that ran beside it are not charged. A suspect that is scheduled or held is known by its `error_group`.
 """
 
 from __future__ import annotations

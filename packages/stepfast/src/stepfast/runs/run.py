@@ -212,8 +212,8 @@ class Run:
     window_from: int | None
     window_to: int
     partitions: int
-    completed: int
-    failed: int
+    completed: int  # partitions
+    failed: int  # partitions
     unverified: int
     estimate: int
     seen: int
@@ -232,7 +232,7 @@ class Run:
     updated_at: int
     ended_at: int | None
     job_id: str | None  # of the step that plans it, divides its consolidation or sweeps
-    frontier: str | None
+    frontier: str | None  # JSON: how far its plan is, later how far its sweep is
     reason: str | None
     trace: str | None
 

@@ -1,6 +1,9 @@
 """One step of a sweep: count a part of the feed, or strike a batch of rows. The last one completes the run.
 
-    counting ──► held (a person decides) ──► striking ──► done ──► complete
+    counting ──► striking ──► done ──► complete
+        └──► held, if too many rows would go: a person decides
+
+A strike: one full run did not see the row. After as many of them as the feed's `Sweep` says, the row is gone.
 
 The rows to strike are looked for outside of any transaction, in stretches, so that no statement takes long on a large
 feed. The commit looks again at the few that were found, and locks them: a row that was observed meanwhile is left alone.

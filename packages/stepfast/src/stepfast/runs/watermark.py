@@ -1,4 +1,4 @@
-"""The watermark of a feed: everything that its source changed before it is in the target.
+"""The watermark of a feed: every change that its source made before this instant is in the target.
 
 It moves in the transaction that completes a run, to the end of that run's window, and never back. Only an operator
 may move it elsewhere, and only while no run is active.

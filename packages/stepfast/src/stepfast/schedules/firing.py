@@ -4,6 +4,9 @@ A firing is planned without a lock. Then one short transaction moves `next_at` f
 one, if it is still there and the schedule did not change meanwhile, and stores the jobs. So of many workers one fires,
 and a crash leaves either all of it or nothing. Each tick is also remembered by name: where a clock was set back, or a
 schedule begins anew, a tick that was fired before becomes no second job.
+
+Every worker calls it (`worker/scheduler.py`). The row of a schedule is in `schedule.py`, what it says in `definition.py`,
+and when it ticks in `cron.py`.
 """
 
 from __future__ import annotations

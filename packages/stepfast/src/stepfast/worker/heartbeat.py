@@ -1,5 +1,7 @@
 """The heartbeat: one row proves that this process lives, and its leases live as long as it does.
 
+Each start of a worker has a number of its own, its incarnation; jobs that it holds have that number as their owner.
+
 It runs on a thread and a connection of its own and touches nothing else, so that no slow commit and no busy handler
 can make the process look dead. Before each beat the worker enforces deadlines: a step that runs past its time is not
 vouched for. After it the heartbeat looks which running steps were cancelled or replaced.

@@ -1,5 +1,9 @@
 """Send the messages of the outbox: a thread that looks for due destinations, and a courier for each one it serves.
 
+A message is staged in a transaction (`outbox/messages.py`). After the commit a relay takes its destination
+(`outbox/destinations.py`), sends it (`notifications/webhook.py`, `notifications/alert.py`, `outbox/broker.py`,
+`outbox/exports.py`), and records the answer or the next try.
+
 Any number of workers may do this at once. A destination is leased under a fence, so that one worker at a time sends to
 it and its messages stay in their order. Sending happens outside any transaction; recording what became of it is a
 transaction under the fence. An idle relay asks the database one question a second.
