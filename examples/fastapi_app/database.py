@@ -10,7 +10,9 @@ from fastapi import Depends
 from sqlalchemy import String, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-URL = os.environ.get("STEPFAST_DATABASE_URL", "sqlite:///shop.db")  # the same for both
+URL = os.environ.get(
+    "STEPFAST_DATABASE_URL", "sqlite:///shop.db"
+)  # the web application and the worker use the same database
 engine = create_engine(URL.replace("postgresql://", "postgresql+psycopg://", 1))
 
 

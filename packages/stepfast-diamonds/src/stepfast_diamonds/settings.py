@@ -71,7 +71,7 @@ class NivodaSettings:
                     f"{variable(name)}={value!r}: a whole number from {least} to {most:,}"
                 )
         if self.secret_key is not None:
-            Keyring.of(self.secret_key)  # refuses what somebody could guess
+            Keyring.of(self.secret_key)  # refuses a key that is easy to guess
 
     @property
     def credentials(self) -> tuple[str, str]:

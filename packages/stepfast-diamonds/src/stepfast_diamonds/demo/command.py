@@ -132,7 +132,7 @@ def demo(
 
 
 def _given_before(ctx: typer.Context) -> str | None:
-    """`stepfast --database-url URL demo`; but never what is only in the environment: it may be somebody's real one."""
+    """The URL of `stepfast --database-url URL demo`. A URL in the environment is not used: it may be a real database."""
     source = None if ctx.parent is None else ctx.parent.get_parameter_source("database_url")
     given: str | None = ctx.obj
     return given if source is not None and source.name == "COMMANDLINE" else None

@@ -76,6 +76,35 @@ RequiredReason = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Reason, kept in the audit log.")
 ]
 
+LogLevel = Annotated[
+    str,
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        envvar="STEPFAST_LOG_LEVEL",
+        help="Lowest level to log: debug, info, warning or error; also STEPFAST_LOG_LEVEL.",
+    ),
+]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        "--log-format",
+        metavar="FORMAT",
+        envvar="STEPFAST_LOG_FORMAT",
+        help="Format of log lines: console or json; also STEPFAST_LOG_FORMAT.",
+    ),
+]
+MetricsHost = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-host",
+        metavar="ADDRESS",
+        envvar="STEPFAST_METRICS_HOST",
+        help="Listen on this address; 0.0.0.0 serves other machines, too. Also STEPFAST_METRICS_HOST.",
+        show_default="127.0.0.1",
+    ),
+]
+
 
 def span(text: str | None) -> float | str | None:
     """A duration as it is typed: a bare number means seconds."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json, Limit, operating, url
+from stepfast.cli.options import DatabaseUrl, Json, Limit, LogFormat, LogLevel, MetricsHost, operating, url
 from stepfast.cli.output import Listing, answer, print_facts, print_json
 from stepfast.errors import ConfigurationError, install_hint
 
@@ -112,24 +112,8 @@ def work(
         bool, typer.Option("--once", help="Take one message from the queue, work on it, and exit.")
     ] = False,
     env_file: EnvFile = None,
-    log_level: Annotated[
-        str,
-        typer.Option(
-            "--log-level",
-            metavar="LEVEL",
-            envvar="STEPFAST_LOG_LEVEL",
-            help="Lowest level to log: debug, info, warning or error; also STEPFAST_LOG_LEVEL.",
-        ),
-    ] = "info",
-    log_format: Annotated[
-        str,
-        typer.Option(
-            "--log-format",
-            metavar="FORMAT",
-            envvar="STEPFAST_LOG_FORMAT",
-            help="Format of log lines: console or json; also STEPFAST_LOG_FORMAT.",
-        ),
-    ] = "console",
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "console",
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -140,16 +124,7 @@ def work(
             show_default="no port",
         ),
     ] = None,
-    metrics_host: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics-host",
-            metavar="ADDRESS",
-            envvar="STEPFAST_METRICS_HOST",
-            help="Listen on this address; 0.0.0.0 serves other machines, too. Also STEPFAST_METRICS_HOST.",
-            show_default="127.0.0.1",
-        ),
-    ] = None,
+    metrics_host: MetricsHost = None,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Work on tasks. With TASK_DATA set: exactly that one, then exit with 0 if it completed, 1 if it failed.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, span
+from stepfast.cli.options import DatabaseUrl, LogFormat, LogLevel, MetricsHost, span
 
 
 def worker(
@@ -155,24 +155,8 @@ def worker(
             show_default="never",
         ),
     ] = None,
-    log_level: Annotated[
-        str,
-        typer.Option(
-            "--log-level",
-            metavar="LEVEL",
-            envvar="STEPFAST_LOG_LEVEL",
-            help="Lowest level to log: debug, info, warning or error; also STEPFAST_LOG_LEVEL.",
-        ),
-    ] = "info",
-    log_format: Annotated[
-        str,
-        typer.Option(
-            "--log-format",
-            metavar="FORMAT",
-            envvar="STEPFAST_LOG_FORMAT",
-            help="Format of log lines: console or json; also STEPFAST_LOG_FORMAT.",
-        ),
-    ] = "console",
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "console",
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -183,16 +167,7 @@ def worker(
             show_default="no port",
         ),
     ] = None,
-    metrics_host: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics-host",
-            metavar="ADDRESS",
-            envvar="STEPFAST_METRICS_HOST",
-            help="Listen on this address; 0.0.0.0 serves other machines, too. Also STEPFAST_METRICS_HOST.",
-            show_default="127.0.0.1",
-        ),
-    ] = None,
+    metrics_host: MetricsHost = None,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; then finish running steps, give back other jobs, and exit with 0.
