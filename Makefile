@@ -1,9 +1,9 @@
 # `make demo` and `make test` set up everything they need; the rest are their parts.
 
 PYTHON  ?=
-# Test processes, each with servers of its own. Most tests wait for a process or a server: on 2 cores three of them
-# take 8 minutes where one takes 20.
-WORKERS ?= 3
+# Test processes, each with servers of its own. Most tests wait for a process or a server, so more of them than cores are
+# faster.
+WORKERS ?= 4
 ARGS    ?=
 PART    ?=
 
@@ -60,11 +60,11 @@ golden: $(READY) servers ## rewrite the files under tests/golden from what the c
 lock: ## newest versions of everything into requirements/dev.txt
 	PYTHON="$(PYTHON)" scripts/lock
 
-servers: ## install PostgreSQL, PgBouncer, MariaDB and Azurite if their programs are missing
+servers: ## install PostgreSQL, PgBouncer, MariaDB, Azurite and the SDK for JavaScript if they are missing
 	@scripts/install-servers
 
 clean: ## forget everything that make made
-	rm -rf .venv dist packages/*/dist packages/*/build tests/azurite/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv dist packages/*/dist packages/*/build tests/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): $(wildcard packages/*/pyproject.toml) requirements/dev.txt scripts/install-environment

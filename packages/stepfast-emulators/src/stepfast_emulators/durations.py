@@ -7,6 +7,7 @@ from datetime import timedelta
 
 Duration = timedelta | float | str
 
+LONGEST = 100  # characters of a duration as a text
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -16,6 +17,8 @@ def duration(value: Duration, what: str = "duration") -> timedelta:
     if isinstance(value, timedelta):
         span = value
     elif isinstance(value, str):
+        if len(value) > LONGEST:
+            raise ValueError(f"{what}: a text of {len(value):,} characters is no duration")
         text = value.replace(" ", "")
         parts = _PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:

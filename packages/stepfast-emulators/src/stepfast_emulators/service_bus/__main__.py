@@ -10,19 +10,23 @@ import signal
 import sys
 
 from stepfast_emulators.service_bus import ServiceBusEmulator
-from stepfast_emulators.service_bus.emulator import parse_queue
+from stepfast_emulators.service_bus.emulator import QUEUE_OPTIONS, parse_queue
 
 
 def main() -> int:
+    options = [f"  {f'{name}={value}':24}{meaning}" for name, (value, meaning) in QUEUE_OPTIONS.items()]
     parser = argparse.ArgumentParser(
-        prog="python -m stepfast_emulators.service_bus", description="Azure Service Bus on loopback."
+        prog="python -m stepfast_emulators.service_bus",
+        description="Azure Service Bus on loopback.",
+        epilog="\n".join(["options of a queue, such as work,lock=2m,capacity=50:", *options]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--port", type=int, default=0, help="0, the default, is a free one")
     parser.add_argument(
         "--queue",
         action="append",
         default=[],
-        metavar="NAME[,lock=1m][,max_deliveries=10][,duplicates=10m]",
+        metavar="NAME[,OPTION=VALUE]",
         help="a queue to have from the start; may be given several times",
     )
     arguments = parser.parse_args()

@@ -34,6 +34,7 @@ from stepfast_emulators.service_bus.faults import (
     Moment,
     RefusedError,
     UnansweredError,
+    no_sessions,
     rejected,
     too_large,
 )
@@ -57,8 +58,18 @@ LOW_CREDIT: Final = 500  # credit below which a sender gets new
 LARGEST_MESSAGE: Final = ULong(262_144)
 RECEIVER: Final = True  # the role of a receiver in attach and disposition
 SENDER_CREDIT: Final = 1_000  # transfers that a sender may have under way
+FILTERS: Final = (
+    7  # where a source has its filters; only outcomes and capabilities follow, which are optional
+)
+SESSION_FILTER: Final = "com.microsoft:session-filter"
 PRESETTLED: Final = 1  # settle mode of a sender: what is sent is gone
 FRAME_OVERHEAD: Final = 64  # bytes of a transfer frame beside the payload, at most
+
+
+def frame_of(channel: int, code: Code, values: list[Any], payload: bytes = b"", kind: int = AMQP) -> bytes:
+    """A frame with one performative, and what follows it."""
+    body = described(code, values) + payload
+    return FRAME_HEAD.pack(len(body) + FRAME_HEAD.size, 2, kind, channel) + body
 
 
 class Connection(asyncio.Protocol):
@@ -109,9 +120,11 @@ class Connection(asyncio.Protocol):
     def send(
         self, channel: int, code: Code, values: list[Any], payload: bytes = b"", kind: int = AMQP
     ) -> None:
+        self.write(frame_of(channel, code, values, payload, kind))
+
+    def write(self, frames: bytes) -> None:
         if not self._transport.is_closing():
-            body = described(code, values) + payload
-            self._transport.write(FRAME_HEAD.pack(len(body) + FRAME_HEAD.size, 2, kind, channel) + body)
+            self._transport.write(frames)
 
     def cut(self) -> None:
         """End the connection as a broken network does."""
@@ -255,6 +268,9 @@ class Session:
         try:
             broker.faults.meet(Moment.LINK_OPENED, path)
             node = broker.node(path, self.connection.permitted)
+            if wants_session(given):
+                log.warning("a client asks for a session of %s, and the emulator knows none", path)
+                raise no_sessions(path)
         except RefusedError as error:
             refused = error
         except UnansweredError:
@@ -263,12 +279,15 @@ class Session:
         link = ReceiverLink(self, given, node) if outward else SenderLink(self, given, node)
         largest = ULong(node.settings.largest) if isinstance(node, Queue) else LARGEST_MESSAGE
         first = UInt(0) if outward else None
-        settling, ends = [given[3], given[4]], [given[5], given[6]]
+        settling, ends = [given[3], given[4]], [without_filters(given[5]), given[6]]
         answer = [link.name, UInt(link.handle), not outward, *settling, *ends, None, None, first, largest]
-        self.send(Code.ATTACH, answer)
         if refused is not None:
-            self.send(Code.DETACH, [UInt(link.handle), True, refused.described()])
+            # In one piece: the SDK for JavaScript takes a link that is not refused within a millisecond for open.
+            refusal = [UInt(link.handle), True, refused.described()]
+            opened = frame_of(self.channel, Code.ATTACH, answer)
+            self.connection.write(opened + frame_of(self.channel, Code.DETACH, refusal))
             return
+        self.send(Code.ATTACH, answer)
         self._links[link.handle] = link
         if isinstance(link, SenderLink):
             link.grant()
@@ -385,6 +404,22 @@ def outcome_of(state: Described) -> tuple[Outcome, dict[Any, Any] | None]:
 
 def address_of(attach: list[Any]) -> str:
     return terminus_address(attach[5] if attach[2] is RECEIVER else attach[6])
+
+
+def wants_session(attach: list[Any]) -> bool:
+    """Whether a client asks for the messages of one session: by a filter of its source."""
+    source = attach[5]
+    filters = (
+        fields(list(source.value), FILTERS + 1)[FILTERS]
+        if attach[2] is RECEIVER and source is not None
+        else None
+    )
+    return isinstance(filters, dict) and SESSION_FILTER in map(str, filters)
+
+
+def without_filters(source: Described | None) -> Described | None:
+    """The source as we serve it: a filter that is in the answer would be one that we heed."""
+    return None if source is None else Described(source.code, list(source.value)[:FILTERS])
 
 
 def reply_address(request: bytes) -> str:

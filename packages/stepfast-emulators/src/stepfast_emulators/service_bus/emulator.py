@@ -53,6 +53,18 @@ class QueueSettings:
     capacity: int | None = None  # messages; None: as many as there come
 
 
+# As the command line explains them: an example of each, and what it means.
+QUEUE_OPTIONS: Final = {
+    "lock": ("1m", "how long a receiver holds a message; the default"),
+    "max_deliveries": ("10", "deliveries that may fail before a message is a dead letter; the default"),
+    "duplicates": ("10m", "how long ids of messages are remembered; without it, not at all"),
+    "lives_for": ("1h", "how long a message lives at most; without it, for ever"),
+    "expired_are_dead": ("yes", "a message that lived too long is a dead letter; without it, it vanishes"),
+    "largest": ("262144", "bytes of one message; the default"),
+    "capacity": ("1000", "messages that fit; without it, as many as there come"),
+}
+
+
 def parse_queue(text: str) -> tuple[str, QueueSettings]:
     """`work-items,lock=2m,max_deliveries=5,duplicates=10m`: a queue as the command line names it."""
     name, *options = text.split(",")

@@ -124,6 +124,14 @@ def unauthorized(path: str) -> RefusedError:
     return RefusedError("amqp:unauthorized-access", text, 401)
 
 
+def no_sessions(path: str) -> RefusedError:
+    text = (
+        f"A sessionful message receiver cannot be created on '{path}', which does not require sessions: "
+        "the emulator knows none."
+    )
+    return RefusedError("amqp:not-allowed", text)
+
+
 def too_large(size: int, largest: int) -> RefusedError:
     text = f"The received message ({size} bytes) exceeds the limit ({largest} bytes) of the link."
     return RefusedError("amqp:link:message-size-exceeded", text)

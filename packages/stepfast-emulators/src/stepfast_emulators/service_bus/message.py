@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from stepfast_emulators.service_bus.amqp import (
     Code,
@@ -60,6 +60,12 @@ class Message:
     @property
     def id(self) -> Any:
         return self.properties[0] if self.properties else None
+
+    def assign_id(self) -> None:
+        """Give an id to a message whose sender gave it none. Clients need one: JavaScript's cannot settle without."""
+        if self.id is None:
+            self.properties = [uuid4().hex, *self.properties[1:]]
+            self.properties_section = described(Code.PROPERTIES, self.properties)
 
     @property
     def lives_for(self) -> int | None:

@@ -82,6 +82,7 @@ class Queue:
     def store(self, message: Message) -> int:
         """Returns its sequence number, or 0 for a duplicate, which is swallowed without a word as the service does."""
         now = self._timeline.now()
+        message.assign_id()
         if self._is_duplicate(message, now):
             self.counted["duplicate"] += 1
             return 0
@@ -106,10 +107,10 @@ class Queue:
     def _is_duplicate(self, message: Message, now: int) -> bool:
         while self._remembered and next(iter(self._remembered.values())) <= now:
             self._remembered.popitem(last=False)
-        return message.id is not None and message.id in self._remembered
+        return message.id in self._remembered
 
     def _remember(self, message: Message, now: int) -> None:
-        if self.settings.duplicates is not None and message.id is not None:
+        if self.settings.duplicates is not None:
             self._remembered[message.id] = now + milliseconds(self.settings.duplicates)
 
     def _come_due(self, message: Message) -> None:
