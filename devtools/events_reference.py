@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 
 from stepfast.telemetry.events import CHAPTERS, Event
-from stepfast.telemetry.metrics import COUNTERS, HISTOGRAMS
+from stepfast.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 
 def events() -> str:
@@ -26,6 +26,10 @@ def metrics() -> str:
     rows += [
         f"| `{it.name}` | histogram | {_names(it.labels)} | {it.meaning.rstrip('.')} | {_names(sorted(it.events))} |"
         for it in HISTOGRAMS
+    ]
+    rows += [
+        f"| `{it.name}` | gauge | {_names(it.labels)} | {it.meaning.rstrip('.')} | {_names(it.events)} |"
+        for it in GAUGES
     ]
     head = ["| metric | type | labels | meaning | fed by |", "|---|---|---|---|---|"]
     return "\n".join([*head, *rows, ""])

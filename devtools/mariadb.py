@@ -42,6 +42,7 @@ class MariaDB:
 
     durable: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    tls: tuple[str, str] | None = None  # certificate and key, as PEM texts; None: plain text only
 
     name: ClassVar[str] = "mariadb"
     scheme: ClassVar[str] = "mysql"
@@ -91,6 +92,7 @@ class MariaDB:
             f"--pid-file={site.folder / 'mariadb.pid'}",
             f"--init-file={accounts}",
             *self._options(),
+            *self._tls(site),
         ]
 
     def greet(self, site: Site) -> None:
@@ -114,6 +116,14 @@ class MariaDB:
 
     def release(self, site: Site) -> None:
         """All it holds is in its folder."""
+
+    def _tls(self, site: Site) -> list[str]:
+        if self.tls is None:
+            return ["--skip-ssl"]  # newer versions make a certificate of their own
+        certificate, key = (
+            site.write(name, text) for name, text in zip(("server.pem", "server.key"), self.tls, strict=True)
+        )
+        return [f"--ssl-cert={certificate}", f"--ssl-key={key}"]
 
     def _options(self) -> list[str]:
         settings = {**SETTINGS, **({} if self.durable else CARELESS), **self.settings}

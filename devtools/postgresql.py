@@ -32,6 +32,7 @@ class PostgreSQL:
 
     durable: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    tls: tuple[str, str] | None = None  # certificate and key, as PEM texts; None: plain text only
 
     name: ClassVar[str] = "postgresql"
     scheme: ClassVar[str] = "postgresql"
@@ -68,6 +69,13 @@ class PostgreSQL:
             "port": str(site.port),
             "unix_socket_directories": str(site.folder),
         }
+        if self.tls is not None:
+            certificate, key = self.tls
+            settings |= {
+                "ssl": "on",
+                "ssl_cert_file": str(site.write("server.pem", certificate)),
+                "ssl_key_file": str(site.write("server.key", key)),
+            }
         options = [f"--{name}={value}" for name, value in settings.items()]
         return [_program("postgres"), "-D", str(site.data), *options]
 

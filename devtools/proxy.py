@@ -74,6 +74,10 @@ class Proxy:
             pair.silence()
         return len(pairs)
 
+    def lead_to(self, port: int) -> None:
+        """Forward new connections to another server; those that are open stay where they are."""
+        self._server_port = port
+
     def pull(self) -> None:
         """Break all connections and refuse new ones, until `plug`."""
         self._pulled = True

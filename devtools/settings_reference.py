@@ -19,7 +19,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 # What the source leaves to the name of the setting.
 MEANINGS = {
-    "queues": "serve only these",
+    "queues": "serve only these; `*` is all of them",
     "poll_interval": "how often an idle worker looks; 1 s where the database wakes it up, 50 ms where it cannot (250 ms after 10 s without work)",
     "concurrency": "steps that may run at once in one process",
     "worker_id": "name of this worker, at most 100 characters; shown as `locked_by`",

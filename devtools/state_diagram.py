@@ -1,5 +1,5 @@
-"""States as diagrams and tables, from the tables of arrows in `jobs/state.py`, `runs/run.py` and
-`runs/quarantine.py`.
+"""States as diagrams and tables, from the tables of arrows in `jobs/state.py`, `runs/run.py`,
+`runs/partition.py` and `runs/quarantine.py`.
 
 `docs/reference/states.md` and `docs/reference/run-states.md` include them through cog; `make golden` rewrites both, and
 a test says when one is old.
@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import TypeVar
 
 from stepfast.jobs.state import ENDED, LIVE, TRANSITIONS, JobState
-from stepfast.runs import run as states
+from stepfast.runs.partition import ENDED_PARTITION, PARTITION_TRANSITIONS, PartitionState
 from stepfast.runs.quarantine import QUARANTINE_TRANSITIONS, QuarantineState
-from stepfast.runs.run import PARTITION_TRANSITIONS, RUN_TRANSITIONS, PartitionState, RunState
+from stepfast.runs.run import ENDED_RUN, RUN_TRANSITIONS, RunState
 
 BEGINNINGS = {
     JobState.READY: "enqueue",
@@ -41,13 +41,13 @@ def table() -> str:
 
 def of_runs() -> str:
     """The states of a run: the diagram, and what each means."""
-    return _with_meanings({RunState.PLANNING: "start"}, RUN_TRANSITIONS, RunState, states.ENDED_RUN)
+    return _with_meanings({RunState.PLANNING: "start"}, RUN_TRANSITIONS, RunState, ENDED_RUN)
 
 
 def of_partitions() -> str:
     """The states of a partition: the diagram, and what each means."""
     planned = {PartitionState.READY: "planned"}
-    return _with_meanings(planned, PARTITION_TRANSITIONS, PartitionState, states.ENDED_PARTITION)
+    return _with_meanings(planned, PARTITION_TRANSITIONS, PartitionState, ENDED_PARTITION)
 
 
 def of_quarantine() -> str:

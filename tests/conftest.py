@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 import zlib
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer.main
@@ -190,6 +191,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell that runs us in the background lets everything we start ignore Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # ... and after nohup, a closed terminal: we go on, and what we start does not inherit that.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     # Typer builds the whole tree of commands for each call, in 70 ms.
     vars(typer.testing)["_get_command"] = vars(typer.main)["get_command"] = cache(typer.main.get_command)
     pytest.register_assert_rewrite("tests.support.run_facts", "tests.crash.recovery")
@@ -240,17 +244,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_drawn(item: pytest.Item) -> bool:
     """Whether today is the day of a case of which a part is tried every day; `make chaos` tries all of them.
 
-    SQLite tries everything but the mutations, and the servers what only they can show. Otherwise they try every case of
-    the engine's core, every second one that a promise of the README names, and every fourth of the rest.
+    SQLite tries everything but the mutations, and the servers what only they can show; a crash that only they can show is
+    tried on one of them. Otherwise they try every case of the engine's core, every second one that a promise of the README
+    names, every third crash, and every fourth of the rest.
     """
+    if servers := _servers_in_turn(item):
+        turn = zlib.crc32(f"{SEED} {item.nodeid.partition('[')[0]}".encode()) % len(servers)
+        return _parameters(item).get("database_kind") == servers[turn]
     return zlib.crc32(f"{SEED} {item.nodeid}".encode()) % _days(item) == 0
+
+
+def _servers_in_turn(item: pytest.Item) -> tuple[str, ...]:
+    """The servers of a crash test that runs on several of them, and on nothing else."""
+    marker = item.get_closest_marker("only_on")
+    if marker is None or not _name(item.path).startswith("crash/") or "sqlite" in marker.args:
+        return ()
+    return tuple(marker.args) if len(marker.args) > 1 else ()
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
 
 
 def _days(item: pytest.Item) -> int:
     """A case is tried on one day of so many."""
-    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    params = _parameters(item)
     if "mutation" in params:
-        return 3
+        return 5
     name = _name(item.path)
     kind = params.get("database_kind", "sqlite")
     if kind == "sqlite" or item.get_closest_marker("only_on"):
@@ -262,7 +282,7 @@ def _days(item: pytest.Item) -> int:
     )
     if sampled or (name not in PROMISED and name.startswith(("contract/", "cli/", "diamonds/"))):
         return 4
-    return 2
+    return 3 if name.startswith("crash/") else 2
 
 
 def _name(path: Path) -> str:
@@ -281,6 +301,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for kind in terminalreporter.config.getoption("databases"):
         if missing := _missing(kind):
             terminalreporter.write_sep("!", f"NOT TESTED on {kind}: {missing}", red=True, bold=True)
+    for line in repeating(terminalreporter):
+        terminalreporter.write_line(line)
+
+
+MOST_REPEATED = 20  # failures whose command is printed
+
+
+def repeating(reporter: pytest.TerminalReporter) -> list[str]:
+    """The commands that repeat what failed, on any day: the sample of a day belongs to its seed."""
+    failed = [it.nodeid for kind in ("failed", "error") for it in reporter.stats.get(kind, [])]
+    chosen = "--chaos " if reporter.config.getoption("chaos") else ""
+    return [
+        f"repeat: STEPFAST_CRASH_SEED={SEED} .venv/bin/pytest {chosen}{shlex.quote(it)}"
+        for it in dict.fromkeys(failed[:MOST_REPEATED])
+    ]
 
 
 def _kinds(text: str) -> tuple[str, ...]:

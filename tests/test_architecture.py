@@ -21,6 +21,7 @@ import stepfast_emulators
 from stepfast import applications, reports, tasks, testing, transports, webhooks
 from stepfast.applications import commands
 from stepfast.database.dialects import DIALECTS, Dialect
+from stepfast.errors import READY_STATE
 from stepfast.jobs.state import TRANSITIONS, JobState
 from stepfast.telemetry.events import EVENTS, STEP_FIELDS
 from tests.support.public_modules import private_imports
@@ -55,6 +56,7 @@ PUBLIC = [
     "Filter",
     "Fixed",
     "Heatmap",
+    "HeldError",
     "Job",
     "JobCancelledError",
     "JobFailedError",
@@ -88,6 +90,7 @@ PUBLIC = [
     "Wait",
     "WaitTimeoutError",
     "Window",
+    "effect",
     "sql",
     "with_retry",
 ]
@@ -247,6 +250,20 @@ def test_a_statement_that_changes_a_state_says_from_which_or_shows_the_fence(tab
     assert offenders == []
 
 
+def test_a_statement_that_makes_a_job_ready_lets_a_suspect_stay_one_or_clears_it() -> None:
+    """A suspect that became `ready` would run among others, and might take them down with its worker."""
+    offenders = []
+    for name, statement in statements().items():
+        for text in {statement.text, *statement.overrides.values()}:
+            update = re.search(r"UPDATE stepfast_job\s+SET(.*?)\bWHERE\b", text, re.DOTALL)
+            if update is None or not re.search(r"\bstate = (CASE [^,]*)?'ready'", update[1]):
+                continue
+            if READY_STATE not in update[1] and "error_group = NULL" not in update[1]:
+                offenders.append(name)
+
+    assert offenders == []
+
+
 def test_whoever_takes_or_leaves_a_lease_writes_a_new_fence() -> None:
     """The fence alone says "leased by me", so it must change whenever the owner does."""
     offenders = []
@@ -277,10 +294,14 @@ def test_every_state_has_its_arrows() -> None:
 
 
 def _reports() -> Iterator[tuple[str, ast.Call]]:
-    """Every call of `happened`, and where it is."""
+    """Every call of `happened`, and where it is; one of `when_committed` as if it were one, without its transaction."""
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "happened":
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            if node.func.id == "when_committed":
+                node.args = node.args[1:]
+            if node.func.id in {"happened", "when_committed"}:
                 yield f"{relative(path)}:{node.lineno}", node
 
 
@@ -301,6 +322,26 @@ def test_every_event_of_the_list_is_reported_somewhere() -> None:
     reported = {it.args[0].value for _, it in _reports() if isinstance(it.args[0], ast.Constant)}
 
     assert set(EVENTS) - reported == set()
+
+
+def test_an_event_of_an_open_transaction_is_told_when_it_is_committed() -> None:
+    """A function that takes a transaction does not know whether it will be committed."""
+    at_once = {
+        "duplicate.refused"
+    }  # the call is refused by an exception, whatever becomes of the transaction
+    offenders = [
+        f"{relative(path)}:{call.lineno}"
+        for path in FILES
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef) and any(it.arg == "tx" for it in function.args.args)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "happened"
+        and not (isinstance(call.args[0], ast.Constant) and call.args[0].value in at_once)
+    ]
+
+    assert offenders == []
 
 
 def test_an_error_is_reported_as_it_is() -> None:
@@ -331,6 +372,14 @@ def test_folders_of_tests_are_those_of_the_source(kind: str) -> None:
     packages = {it.parent.relative_to(SOURCE) for it in SOURCE.rglob("__init__.py")} | {Path("emulators")}
 
     assert folders <= packages
+
+
+def test_every_flaw_of_the_first_design_is_named_by_a_test() -> None:
+    """F1 to F56 are what would have lost rows or left a run hanging; the docstring of a test says which it is about."""
+    files = [it for it in (ROOT / "tests").rglob("test_*.py") if "node_modules" not in it.parts]
+    named = {flaw for file in files for flaw in re.findall(r"\bF(\d+)\b", file.read_text())}
+
+    assert [f"F{number}" for number in range(1, 57) if str(number) not in named] == []
 
 
 def test_every_module_opens_with_its_idea() -> None:

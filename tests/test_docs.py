@@ -160,6 +160,51 @@ def test_every_promise_of_the_readme_names_its_proof() -> None:
             assert "def test_" in (ROOT / proof).read_text()
 
 
+# The failures of the document "Error Handling & Recovery", as its flowchart calls them.
+NODES = [
+    *(f"S{number}" for number in range(1, 6)),
+    *(f"SE{number}" for number in range(1, 6)),
+    *(f"W{number}" for number in range(1, 13)),
+    *(f"WE{number}" for number in range(1, 9)),
+    *(f"C{number}" for number in range(1, 12)),
+    *(f"CE{number}" for number in range(1, 10)),
+    *("SB1", "SB2", "SB3", "SBE1", "SBE2"),
+    *("SSuccess", "WSuccess1", "WSuccess2", "WSuccess3", "CSuccess", "SBSuccess", "ManualFix"),
+]
+# The rows of its tables: of failures, of alerts, logs and retries, of recovery by hand, of idempotency.
+ROWS = {
+    "The tables of failures": 4 + 6 + 6 + 4,
+    "Alerts, logs, retries": 3 + 2 + 4,
+    "Recovery by hand": 6,
+    "Idempotency safeguards": 7,
+}
+
+
+def test_every_failure_of_the_document_names_its_test() -> None:
+    page = REFERENCE / "failure-tests.md"
+    sections = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]
+    rows = {
+        it.partition("\n")[0]: [line for line in it.splitlines() if line.startswith("|")][2:]
+        for it in sections
+    }
+    nodes = [
+        node
+        for title, lines in rows.items()
+        if title.startswith("The flowchart")
+        for line in lines
+        for node in re.findall(r"`(\w+)`", line.split(" | ")[0])
+    ]
+
+    assert sorted(nodes) == sorted(NODES)
+    assert {title: len(rows[title]) for title in ROWS} == ROWS
+    for line in [line for lines in rows.values() for line in lines]:
+        named_tests = re.findall(r"\[`(\w+)`\]\(\.\./\.\./(tests/[\w/]+\.py)\)", line)
+        assert named_tests, f"no test shows: {line}"
+        for name, file in named_tests:
+            found = re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
+            assert found, f"there is no {name} in {file}"
+
+
 # The command line
 
 
@@ -175,7 +220,7 @@ def test_every_command_that_is_shown_exists(page: Path) -> None:
     known = dict(cli_reference.commands())
     for typed in _commands_in(page):
         words = _without_url(shlex.split(typed, comments=True))
-        if words[1:2] in ([], ["…"], ["--help"]):
+        if words[1:2] in ([], ["…"], ["--help"], ["--version"]):
             continue
         name = next((name for name in known if words[: len(name.split())] == name.split()), None)
         group = len(words) == 2 and any(it.startswith(f"stepfast {words[1]} ") for it in known)
@@ -216,6 +261,7 @@ GENERATED = [
 @pytest.mark.golden
 @pytest.mark.parametrize("page", GENERATED, ids=named)
 def test_a_generated_page_is_current(page: Path, pytestconfig: pytest.Config) -> None:
+    """Also the states of runs: their table in the code is what the page says. (F50)"""
     how = "-r" if pytestconfig.getoption("update_golden") else "--check"
 
     done = subprocess.run(
@@ -345,6 +391,17 @@ def test_every_state_is_documented() -> None:
     text = (REFERENCE / "states.md").read_text()
 
     assert [state for state in JobState if f"| `{state}` |" not in text] == []
+
+
+def test_every_state_has_its_word_of_the_view() -> None:
+    section = (REFERENCE / "states.md").read_text().partition("| state | `status` in the view |")[2]
+    states = [
+        state
+        for cell in re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+        for state in re.findall(r"\w+", cell)
+    ]
+
+    assert sorted(states) == sorted(JobState)
 
 
 def test_every_setting_and_every_method_of_a_feed_is_documented() -> None:

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from devtools.lock import locked
+
 PACKAGES = Path(__file__).parents[1] / "packages"
 NAMES = ("stepfast", "stepfast-diamonds", "stepfast-emulators")
 IGNORED = ("__pycache__", ".pyc")
@@ -187,3 +189,54 @@ def test_the_emulators_need_nothing_else(
     alone = Installed(tmp_path, tmp_path_factory.mktemp("nothing"), [wheels["stepfast-emulators"]])
 
     assert "--queue" in alone.python("-m", "stepfast_emulators.service_bus", "--help")
+
+
+# What they are built and tested with
+
+LOCK = PACKAGES.parent / "requirements" / "dev.txt"
+
+
+def pinned() -> dict[str, list[str]]:
+    """The pinned requirements, each with the hashes of its files."""
+    lines = [it for it in LOCK.read_text().replace("\\\n", " ").splitlines() if not it.startswith("#")]
+    return {
+        line.split()[0]: [it for it in line.split()[1:] if it.startswith("--hash=sha256:")] for line in lines
+    }
+
+
+def test_every_pinned_requirement_has_the_hashes_of_its_files() -> None:
+    found = pinned()
+
+    assert len(found) > 50
+    assert all("==" in name and hashes for name, hashes in found.items())
+    script = (PACKAGES.parent / "scripts" / "install-environment").read_text()
+    assert "--require-hashes --requirement requirements/dev.txt" in script
+
+
+def test_packages_are_built_with_the_pinned_tool() -> None:
+    for name in NAMES:
+        described = tomllib.loads((PACKAGES / name / "pyproject.toml").read_text())
+        (tool,) = described["build-system"]["requires"]
+        assert tool in pinned(), f"{name} is built with {tool}: run scripts/lock"
+
+
+def test_the_lock_lists_all_files_of_a_version_and_no_others() -> None:
+    page = "".join(
+        f'<a href="https://files.example/{number:064x}/{file}#sha256={number:064x}">{file}</a>\n'
+        for number, file in enumerate(
+            [
+                "My_Tool-1.0.tar.gz",
+                "my_tool-1.0-py3-none-any.whl",
+                "my_tool-1.0.1-py3-none-any.whl",
+                "my_tool-1.0rc1.tar.gz",
+                "my_tool_more-1.0.tar.gz",
+                "my_tool-1.0.exe",
+            ]
+        )
+    )
+
+    assert locked(["# a comment", "my-tool==1.0"], lambda _: page) == [
+        f"my-tool==1.0 \\\n    --hash=sha256:{0:064x} \\\n    --hash=sha256:{1:064x}"
+    ]
+    with pytest.raises(SystemExit, match=r"no file of my-tool 3\.0"):
+        locked(["my-tool==3.0"], lambda _: page)

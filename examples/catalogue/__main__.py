@@ -43,7 +43,7 @@ def main() -> int:
         heading("The shop is repaired. A retry goes on where each partition stopped.")
         shop.broken = False
         again = app.runs.retry(first.id)
-        print(f"   read again: {', '.join(f'partition {it}' for it in again.partitions)}")
+        print(f"   read again: {', '.join(again.partitions)}")
         first = wait(first.id)
         print(
             f"   the shop sold {shop.sold} items meanwhile and wanted fewer requests {shop.throttled} times"

@@ -30,7 +30,7 @@ def test_migrating_twice_is_harmless(empty_database_url: str) -> None:
         == f"stepfast: nothing to do; the tables are at version {CORE.version}\n"
     )
     assert cli.json("migrate", "--only", "stepfast") == [
-        {"component": "stepfast", "applied": [], "version": CORE.version}
+        {"component": "stepfast", "applied": [], "version": CORE.version, "notes": []}
     ]
     assert "'jewels' is not installed" in cli("migrate", "--only", "jewels", code=2)
 

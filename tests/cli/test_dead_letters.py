@@ -53,12 +53,14 @@ def test_one_those_that_match_or_all_are_retried(cli: Cli, app: Stepfast) -> Non
     assert "no ended job" in cli("dead-letters", "retry", one, code=1)
 
 
-def put_aside(app: Stepfast, message_id: str, reason: str = "UnknownType") -> str:
+def put_aside(
+    app: Stepfast, message_id: str, reason: str = "UnknownType", body: str = '{"type": "HELLO"}'
+) -> str:
     """A message that a broker put aside; returns its id in our list."""
     sent = datetime(2026, 1, 1, tzinfo=UTC)
     letter = Delivery(
         id=message_id,
-        body='{"type": "HELLO"}',
+        body=body,
         queue="work-items",
         attempt=5,
         held_until=sent,
@@ -87,6 +89,8 @@ def test_messages_of_a_broker_are_in_the_same_list(cli: Cli, app: Stepfast) -> N
     assert "body" not in message_row
     assert (shown["body"], shown["properties"]) == ('{"type": "HELLO"}', {"runId": "r"})
     assert '{"type": "HELLO"}' in cli("dead-letters", "show", message)
+    secret = put_aside(app, "secret", body='{"type": "HELLO", "password": "a b"}')
+    assert cli.json("dead-letters", "show", secret)["body"] == '{"type":"HELLO","password":"***"}'
     assert cli.json("dead-letters", "list", "--kind", "other") == []
 
 

@@ -29,6 +29,7 @@ def test_failed_partitions_are_listed_with_their_errors(cli: Cli, app: Stepfast)
     (found,) = cli.json("partitions", "list", "--failed")
 
     assert (found["run_id"], found["number"], found["name"], found["state"]) == (run.id, 1, SECOND, "failed")
+    assert found["partition_id"] == "partition-1"
     assert found["last_error"] == f"PermanentError: {SECOND} cannot be read"
     text = cli("partitions", "list", "--run", "catalogue")
     assert [line.split()[0] for line in text.splitlines()] == [

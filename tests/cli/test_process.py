@@ -76,6 +76,13 @@ def test_wrong_usage_exits_with_two_and_help_with_zero() -> None:
     assert "dead-letters" in help_text.stdout
 
 
+def test_the_version_is_an_option_too() -> None:
+    option, command = run("--version"), run("version")
+
+    assert (option.returncode, option.stdout) == (0, command.stdout)
+    assert option.stdout.startswith("stepfast ")
+
+
 def test_the_package_is_a_program_too() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "stepfast", "version", "--json"],

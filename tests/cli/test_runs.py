@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -84,7 +85,7 @@ def test_a_run_is_planned_started_worked_off_and_shown(cli: Cli, app: Stepfast, 
 
     plan = cli("runs", "plan", "catalogue", "--app", module)
     assert "103 rows in 4 partitions of 25 to 26" in plan
-    assert "20 pages and 8 counts" in plan
+    assert "24 pages and 8 counts" in plan
     assert "nothing was started" in plan
     assert cli("runs", "list") == "no runs: begin one with `stepfast runs start FEED`\n"
 
@@ -105,6 +106,21 @@ def test_a_run_is_planned_started_worked_off_and_shown(cli: Cli, app: Stepfast, 
     assert "103 read" in text
     assert "it has completed" in text
     assert run["id"] in cli("runs", "list", "--feed", "catalogue")
+
+
+def test_a_run_whose_watermark_cannot_be_read_does_not_begin(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
+    catalogue(app)
+    with closing(app.database.connect()) as connection:
+        connection.execute("ALTER TABLE stepfast_feed RENAME TO feed_away")
+
+    said = cli("runs", "start", "catalogue", code=1)
+
+    assert "stepfast_feed" in said
+    assert "Traceback" not in said
+    assert rows.count(app, "stepfast_run") == rows.count(app, "stepfast_job") == 0
+    with closing(app.database.connect()) as connection:
+        connection.execute("ALTER TABLE feed_away RENAME TO stepfast_feed")
+    assert "is started: full" in cli("runs", "start", "catalogue")
 
 
 def test_all_rows_are_mapped_again_and_compared(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
@@ -227,7 +243,7 @@ def test_a_failed_run_is_shown_retried_and_completed(cli: Cli, app: Stepfast, he
     assert f"partition-1: PermanentError: {SECOND} cannot be read" in text
 
     told = cli("runs", "retry", run.id[:-2], "--partition", "partition-1")
-    assert told == f"run {run.id} is fetching: 1 partition is read again\n"
+    assert told == f"run {run.id} is fetching: partition-1 is read again\n"
     work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
@@ -240,7 +256,11 @@ def test_retry_from_the_start_begins_anew(cli: Cli, app: Stepfast, here: None) -
 
     done = cli.json("runs", "retry", "catalogue", "--from-start", "--partition", "0", "--partition", SECOND)
 
-    assert (done["run"]["state"], done["was"], done["partitions"]) == ("fetching", "failed", [0, 1])
+    assert (done["run"]["state"], done["was"], done["partitions"]) == (
+        "fetching",
+        "failed",
+        ["partition-0", "partition-1"],
+    )
     assert partition(app, run.id, 1)["next_offset"] == 0
     assert "has no partition '77'" in cli("runs", "retry", run.id, "--partition", "77", code=1)
 
@@ -289,13 +309,13 @@ def test_every_command_that_helps_exists(state: RunState) -> None:
         id="r1",
         feed="catalogue",
         state=state,
-        at=RunState.FETCHING if state is RunState.STALLED else state,
+        phase=RunState.FETCHING if state is RunState.STALLED else state,
         now=NOW,
         moved_at=NOW,
         failed=2,
         unverified=1,
-        orphans=(3,),
-        errors=tuple(ErrorGroup(str(it), (it,)) for it in range(5)),
+        orphans=("partition-3",),
+        errors=tuple(ErrorGroup(str(it), (f"partition-{it}",)) for it in range(5)),
         sweep_held="too many" if state is RunState.SWEEPING else None,
         newer="r2",
     )
@@ -409,3 +429,65 @@ def test_without_runs_there_is_nothing_to_show(cli: Cli) -> None:
     assert "there are no runs; begin one with: stepfast runs start FEED" in cli(
         "runs", "show", "latest", code=1
     )
+
+
+def test_a_partition_has_one_id_in_every_command(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
+    """What one command prints, another one takes."""
+    shop = catalogue(app)
+    run = failed_run(app, shop, SECOND)
+    (listed,) = cli.json("partitions", "list", "--failed")
+    shown = cli.json("runs", "show", run.id)
+    looked = json.loads(cli("runs", "watch", run.id, "--once", "--json", code=1))
+    planned = cli.json("runs", "plan", "catalogue")
+
+    assert listed["partition_id"] == "partition-1"
+    assert shown["errors"][0]["partitions"] == ["partition-1"]
+    assert [it["partition_id"] for it in looked["changed"]] == [f"partition-{n}" for n in range(4)]
+    assert [it["partition_id"] for it in planned["partitions"]] == [f"partition-{n}" for n in range(4)]
+    assert "partition-3" in cli("runs", "plan", "catalogue", "--partitions")
+    done = cli.json("runs", "retry", run.id, "--partition", listed["partition_id"])
+    assert done["partitions"] == ["partition-1"]
+
+
+def test_a_run_that_lost_jobs_is_resumed_by_the_command_that_show_names(
+    cli: Cli,
+    app: Stepfast,
+    here: None,  # noqa: ARG001
+) -> None:
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    run_steps(app, 1)
+    rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=partition(app, run.id, 2)["job_id"])
+    text = cli("runs", "show", run.id)
+    assert (
+        "no job reads partition-2; a worker that knows feed catalogue would repair it, but none is alive"
+        in text
+    )
+    assert f"  stepfast runs resume {run.id}" in text
+
+    told = cli("runs", "resume", run.id)
+
+    assert told == f"run {run.id} is fetching: it was fetching; partition-2 is read by new jobs\n"
+    assert "it has all its jobs" in cli("runs", "resume", run.id, code=1)
+    assert "is running" not in cli("runs", "show", run.id)
+
+
+def test_the_pages_and_the_phase_of_a_run_are_shown(cli: Cli, app: Stepfast) -> None:
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    while run_row(app, run.id).state != "applying":
+        run_steps(app, 1)
+
+    text = cli("runs", "show", run.id)
+
+    assert "95% answered within 0." in text
+    assert "phase       validating" in text
+    found = cli.json("runs", "show", run.id)
+    assert found["phase"] == "validating"
+    assert set(found["pages"]) == {
+        "pages",
+        "p95_seconds",
+        "slowest_seconds",
+        "slowest_partition",
+        "slowest_offset",
+    }

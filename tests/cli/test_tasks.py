@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import sys
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvicorn
 from typer.testing import CliRunner
 
 from stepfast.cli.command import app as commands
 from stepfast.database.database import persist
+from stepfast.notifications.webhook import new_secret
 from stepfast.runs.broker import Broker
 from stepfast.tasks.envelope import read
 from stepfast.tasks.store import Origin, accept_task
@@ -26,6 +29,7 @@ from tests.support.broker import brokered
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
+    from stepfast.tasks.receiver import TaskReceiver
     from stepfast.testing.azurite import Azurite
     from tests.support.command_line import Cli
 
@@ -262,3 +266,27 @@ def test_a_receiver_that_was_told_on_this_database_is_shown(cli: Cli, app: Stepf
     )
 
     assert "completed at 1970-01-01" in cli("tasks", "show", "t-1")
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize(
+    ("words", "believed"), [((), "ours"), (("--host-name", "partner.example"), "theirs")]
+)
+def test_the_receiver_believes_its_own_secrets_and_names_the_others(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], believed: str
+) -> None:
+    secrets = {"ours": new_secret(), "theirs": new_secret()}
+    monkeypatch.setenv(
+        "STEPFAST_WEBHOOK_SECRETS",
+        f"{secrets['ours']} partner.example={secrets['theirs']} x.example={new_secret()}",
+    )
+    served: list[TaskReceiver] = []
+    monkeypatch.setattr(uvicorn, "run", lambda receiver, **_: served.append(receiver))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    result = CliRunner().invoke(commands, ["--database-url", app.database.url, "tasks", "receiver", *words])
+
+    assert served[0]._secrets == [secrets[believed]]
+    assert "x.example" in result.stderr
+    assert "are not believed here" in result.stderr
+    assert "whsec_" not in result.output

@@ -47,6 +47,20 @@ def held(app: Stepfast) -> str:
     return run.id
 
 
+def test_a_document_that_was_edited_by_hand_is_told_with_the_command_that_works(
+    cli: Cli, app: Stepfast, tmp_path: Path
+) -> None:
+    path = tmp_path / "watermark.json"
+    shop_of(app, export=path.as_uri())
+    drain(app, relay=True)
+    assert cli.complaints("watermark", "show", "catalogue") == ""
+    path.write_text('{"lastUpdatedAt":"2024-01-16T02:00:00Z"}')
+
+    said = cli.complaints("watermark", "show", "catalogue")
+
+    assert "stepfast watermark set catalogue --to 2024-01-16T02:00:00Z --reason" in said
+
+
 def test_the_watermark_of_one_feed_or_of_all_is_shown(cli: Cli, app: Stepfast) -> None:
     assert cli("watermark", "show") == "no feed has run\n"
     shop_of(app, export="file:///tmp/stepfast-test/watermark.json")

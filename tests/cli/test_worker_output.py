@@ -181,7 +181,7 @@ def test_one_port_answers_for_all_processes(app: Stepfast, database_url: str, tm
         greeting(app).enqueue_many([{"name": "Ada"}] * 30)
         done = ("stepfast_jobs_total", ("greet", "done"))
         rows.eventually(lambda: worker.metrics().get(done) == 30)
-        assert worker.metrics()["stepfast_workers_alive", ()] == 2
+        rows.eventually(lambda: worker.metrics()["stepfast_workers_alive", ()] == 2)
 
         os.kill(family(worker.process.pid)[1], signal.SIGKILL)
         ill = rows.eventually(lambda: it if (it := worker.ask("/healthz"))[0] == 503 else None)

@@ -55,7 +55,7 @@ def test_a_worker_is_listed_with_the_six_facts_of_its_status(cli: Cli, app: Step
     facts = ("worker_id", "running", "active_jobs", "concurrency", "lease_seconds", "active_job_ids")
     assert [worker[name] for name in facts] == ["alice", True, 2, 10, 10.0, ["a", "b"]]
     assert set(worker) - set(facts) == {
-        "state", "host", "pid", "incarnation", "queues", "started_at", "beat_at", "alive_until", "ended_at",
+        "state", "host", "pid", "guardian_pid", "incarnation", "queues", "started_at", "beat_at", "alive_until", "ended_at",
     }  # fmt: skip
     assert len(cli.json("workers", "list", "--all")) == 2
     assert "alice" in cli("workers", "list")

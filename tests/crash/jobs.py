@@ -6,8 +6,10 @@ Handlers write what happens to them into a journal that outlives them, and wait 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import importlib
 import json
+import multiprocessing
 import os
 import resource
 import time
@@ -24,11 +26,14 @@ from stepfast import (
     Step,
     StepCancelled,
     Stepfast,
+    StepfastError,
     Transaction,
+    effect,
 )
 
 FOLDER = Path(os.environ["STEPFAST_TEST_FOLDER"])
 LOOK = 0.005  # seconds between looks for a file
+PATIENCE = 20.0  # seconds; only a test that fails waits so long
 
 # Seconds that a test cannot wait for; defaults are measured where the default is the promise.
 for _name, _value in json.loads(os.environ.get("STEPFAST_TEST_CONSTANTS", "{}")).items():
@@ -59,6 +64,7 @@ def leave_effect(step: Step) -> None:
     step.effect(partial(write_effect, job_id=step.job_id, number=step.number))
 
 
+@effect
 def write_effect(tx: Transaction, *, job_id: str, number: int) -> None:
     tx.execute(
         "INSERT INTO effect (job_id, step) VALUES (:job_id, :step)", {"job_id": job_id, "step": number}
@@ -93,6 +99,18 @@ async def hold(step: Step, gate: str, stubborn: bool = False) -> None:  # noqa: 
     note("answered", step)
 
 
+@app.job(retry=Retry(attempts=1))
+async def enqueue_plain(step: Step, gate: str) -> None:
+    """Enqueue a job, once the file `gate` exists."""
+    note("started", step)
+    await _pass(gate, step)
+    try:
+        await plain.enqueue_async()
+    except StepfastError:
+        note("outage", step)
+        raise
+
+
 @app.job(limits=[Concurrency(2)])
 async def narrow(step: Step, gate: str) -> None:
     """Like `hold`, but two at a time."""
@@ -122,6 +140,40 @@ async def pages(step: Step, count: int, seconds: float = 0.0) -> Done | Continue
     await asyncio.sleep(seconds)
     leave_effect(step)
     return Done() if step.number + 1 >= count else Continue(step.number + 1)
+
+
+@app.job()
+async def compute(step: Step, gate: str) -> None:
+    """Computes on the event loop until the file `gate` exists: no other coroutine runs, and none is interrupted."""
+    note("started", step)
+    while not is_open(gate, step):
+        sum(range(1_000))
+    note("answered", step)
+
+
+@app.job()
+async def stop_loop(step: Step) -> None:
+    """Stops the event loop, which is the worker's."""
+    note("started", step)
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(LOOK)
+    leave_effect(step)
+
+
+@app.job()
+def pool(step: Step) -> list[int]:
+    """Forks children and ends them by SIGTERM, as `with Pool` does."""
+    note("started", step)
+    forking = multiprocessing.get_context("fork")
+    with forking.Pool(2) as children:
+        found = children.map(abs, [-1, -2, -3])
+    one = forking.Process(target=time.sleep, args=(3_600,))
+    one.start()
+    one.terminate()
+    one.join(PATIENCE)
+    note("answered", step, code=one.exitcode)
+    one.kill()
+    return found
 
 
 @app.job()
@@ -164,3 +216,35 @@ def is_open(gate: str, step: Step) -> bool:
 async def _pass(gate: str, step: Step) -> None:
     while not is_open(gate, step):  # noqa: ASYNC110 - another process opens it
         await asyncio.sleep(LOOK)
+
+
+@app.job()
+def keep_interpreter(step: Step, seconds: float) -> None:
+    """Compute without letting any other thread have a turn, as a slow regular expression does; the first time only."""
+    note("started", step)
+    if step.attempt == 1:
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    leave_effect(step)
+    note("answered", step)
+
+
+@app.job(timeout="500ms", retry=Retry(attempts=1))
+def keep_interpreter_too_long(step: Step, seconds: float) -> None:
+    """The same, past its timeout."""
+    note("started", step)
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    note("answered", step)
+
+
+@app.job()
+def leave_a_copy(step: Step, gate: str) -> None:
+    """Fork a process that holds all our sockets, and goes on when we are gone."""
+    copy = os.fork()
+    if not copy:
+        while not is_open(gate, step):
+            time.sleep(LOOK)
+        os._exit(0)
+    note("started", step, copy=copy)
+    while not is_open(gate, step):
+        step.wait(LOOK)
+    leave_effect(step)

@@ -13,6 +13,7 @@ import pytest
 
 from stepfast import Stepfast
 from tests.crash.conftest import fleet_on
+from tests.crash.workers import PATIENCE
 from tests.support import rows
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def test_no_heartbeat_waits_longer_than_a_second_while_four_processes_drain_one_
     beats: dict[int, list[int]] = {}
     jobs = 0
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    while time.monotonic() < until or _one_has_done_nothing(fleet, until + PATIENCE):
         if rows.count(fleet.app, "stepfast_job") < BACKLOG:
             jobs += _enqueue_batch(fleet, jobs)
         for row in rows.query(fleet.app, "SELECT incarnation, beat_at FROM stepfast_worker"):
@@ -49,7 +50,9 @@ def test_no_heartbeat_waits_longer_than_a_second_while_four_processes_drain_one_
             if seen[-1] != row["beat_at"]:
                 seen.append(row["beat_at"])
     rows.change(fleet.app, "DELETE FROM stepfast_job WHERE state = 'ready'")
-    rows.eventually(lambda: not rows.count(fleet.app, "stepfast_job"))
+    rows.eventually(
+        lambda: not rows.count(fleet.app, "stepfast_job"), 90
+    )  # on a disk that others use as well
 
     waits = [(b - a) / rows.SECOND - RENEWAL for seen in beats.values() for a, b in itertools.pairwise(seen)]
     assert len(beats) == PROCESSES, "a process was declared dead and began anew"
@@ -60,6 +63,11 @@ def test_no_heartbeat_waits_longer_than_a_second_while_four_processes_drain_one_
     assert rows.count(fleet.app, "stepfast_archive", "crashes > 0 OR failures > 0") == 0
     assert max(fleet.effects().values()) == 1
     assert {it["pid"] for it in fleet.journal("started")} == set(supervisor.children()), "somebody starved"
+
+
+def _one_has_done_nothing(fleet: Fleet, latest: float) -> bool:
+    """On a busy machine a process may need more time for its first job."""
+    return len({it["pid"] for it in fleet.journal("started")}) < PROCESSES and time.monotonic() < latest
 
 
 def _enqueue_batch(fleet: Fleet, first: int) -> int:

@@ -68,16 +68,16 @@ def opened(app: Stepfast, *secrets: str) -> list[str]:
     """Every document that is stored, read with these keys alone."""
     ring = Keyring(secrets)
     found: list[str] = []
-    for row in rows.query(app, "SELECT kind, payload, cursor_json FROM stepfast_job"):
+    for row in rows.query(app, "SELECT id, kind, payload, cursor_json FROM stepfast_job"):
         waiting = row["cursor_json"].partition('"cursor":')[2].removesuffix("}")
         found += [
-            ring.open(row["payload"], f"payload of {row['kind']}"),
-            ring.open(waiting, f"cursor of {row['kind']}"),
+            ring.open(row["payload"], f"payload of {row['kind']}", row["id"]),
+            ring.open(waiting, f"cursor of {row['kind']}", row["id"]),
         ]
-    for row in rows.query(app, "SELECT kind, payload, result FROM stepfast_archive"):
-        found += [ring.open(row[it], f"{it} of {row['kind']}") for it in ("payload", "result")]
-    for row in rows.query(app, "SELECT name, payload FROM stepfast_event"):
-        found.append(ring.open(row["payload"], f"event {row['name']}"))
+    for row in rows.query(app, "SELECT id, kind, payload, result FROM stepfast_archive"):
+        found += [ring.open(row[it], f"{it} of {row['kind']}", row["id"]) for it in ("payload", "result")]
+    for row in rows.query(app, "SELECT event_id, name, payload FROM stepfast_event"):
+        found.append(ring.open(row["payload"], f"event {row['name']}", row["event_id"]))
     return found
 
 

@@ -89,7 +89,9 @@ def test_the_default_lease_and_all_that_follows_it_take_less_than_15_seconds(fle
 def _kill_on_another_machine(fleet: Fleet, victim: WorkerProcess) -> None:
     """As seen from here: no process of that name exists, and none is known to be gone."""
     matched = rows.change(
-        fleet.app, "UPDATE stepfast_worker SET process = 'elsewhere' WHERE pid = :pid", pid=victim.pid
+        fleet.app,
+        "UPDATE stepfast_worker SET process = 'elsewhere' WHERE pid = :pid",
+        pid=victim.workers()[0],
     )
     assert matched == 1
     victim.kill()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +17,9 @@ import pytest
 
 from devtools.server import Server
 from stepfast import Stepfast
+from stepfast.errors import SchemaError
 from tests.crash.conftest import fleet_on
+from tests.crash.workers import ROOT, WorkerProcess
 from tests.support import rows
 from tests.support.databases import ENGINES, memory
 
@@ -125,6 +130,127 @@ def test_a_server_that_hangs_longer_than_the_lease_makes_nobody_look_dead(
 
     _each_step_ran_once(fleet, {"hold-1": 1, "hold-2": 1})
     assert all(worker.runs() and "declared-dead" not in worker.words() for worker in workers)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_worker_that_starts_without_its_database_comes_up_when_the_database_does(
+    fleet: Fleet, own_server: Server, processes: int
+) -> None:
+    fleet.enqueue("brief", 3)
+    own_server.stop()
+    worker = fleet.worker(lease=LEASE, processes=processes)
+    worker.says("the start of the worker waits", times=processes)
+
+    own_server.start()
+    fleet.app.database.close()  # our own connections
+    fleet.wait_until_done()
+
+    worker.says("worker.started", times=processes)
+    assert worker.words().count("the start of the worker waits") == processes
+    assert "Traceback" not in worker.words()
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
+    assert fleet.effects() == {(f"brief-{n}", 0): 1 for n in range(1, 4)}
+
+
+def test_a_worker_that_waits_for_its_database_can_be_stopped(fleet: Fleet, own_server: Server) -> None:
+    own_server.stop()
+    worker = fleet.worker()
+    worker.says("the start of the worker waits")
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended() == 0
+    own_server.start()
+
+
+def test_a_worker_whose_database_comes_without_tables_ends_with_a_sentence(
+    fleet: Fleet, own_server: Server
+) -> None:
+    own_server.create_database("without")
+    own_server.stop()
+    worker = fleet.worker(url=own_server.url("without"))
+    worker.says("the start of the worker waits")
+
+    own_server.start()
+
+    assert worker.ended() == 1
+    assert "stepfast: the database has no Stepfast tables; run `stepfast migrate` once\n" in worker.words()
+    assert worker.words().count("stepfast: the database") == 1  # nobody starts it again
+    assert "Traceback" not in worker.words()
+
+
+def test_a_worker_that_may_not_use_its_database_ends_at_once(fleet: Fleet, own_server: Server) -> None:
+    worker = fleet.worker(url=own_server.url("nowhere"))
+
+    assert worker.ended() == 1
+    assert "stepfast: cannot reach " in worker.words()
+    assert "Traceback" not in worker.words()
+    assert own_server.site.password not in worker.words()
+
+
+def test_a_worker_of_tasks_that_starts_without_its_database_comes_up(
+    fleet: Fleet, own_server: Server, tmp_path: Path
+) -> None:
+    own_server.stop()
+    environment = {
+        **os.environ,
+        "STEPFAST_DATABASE_URL": own_server.url("work"),
+        "STEPFAST_TRANSPORT": "database://",
+        "STEPFAST_WEBHOOK_SECRETS": "none",
+    }
+    program = [sys.executable, "-m", "stepfast", "tasks", "work", "tests.crash.tasks:app"]
+    worker = WorkerProcess(program, environment, tmp_path / "tasks.log")
+    fleet.workers.append(worker)
+    worker.says("the start of the worker waits")
+
+    own_server.start()
+    fleet.app.database.close()  # our own connections
+    worker.says("intake.started")
+    send = [sys.executable, "-m", "stepfast", "tasks", "send", "greet"]
+    subprocess.run(send, cwd=ROOT, env=environment, check=True, capture_output=True)
+    rows.eventually(lambda: len(fleet.archived()) == 1, 60)
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended() == 0
+    assert worker.words().count("the start of the worker waits") == 1
+    assert "Traceback" not in worker.words()
+
+
+def test_an_embedded_worker_comes_up_in_the_background(own_server: Server) -> None:
+    """It does not hold up the program around it."""
+    own_server.create_database("work")
+    with closing(Stepfast(own_server.url("work"))) as app:
+        app.migrate()
+
+        @app.job()
+        async def brief() -> None: ...
+
+        job = brief.enqueue()
+        app.database.close()
+        own_server.stop()
+        with app.worker() as worker:
+            before = worker.status()
+            own_server.start()
+            rows.eventually(lambda: worker.status().running, 60)
+            rows.eventually(lambda: rows.state(app, job.id) == "done", 60)
+        assert not before.running
+        assert before.problems[0].startswith("the database has not answered since this worker was started")
+
+
+def test_an_embedded_worker_whose_database_comes_without_tables_says_so_in_the_end(
+    own_server: Server,
+) -> None:
+    own_server.create_database("without")
+    own_server.stop()
+    with closing(Stepfast(own_server.url("without"))) as app:
+        worker = app.worker()
+        worker.start()
+        own_server.start()
+        rows.eventually(lambda: worker.failed, 60)
+        with pytest.raises(SchemaError, match="has no Stepfast tables"):
+            worker.__exit__(None, None, None)
+        assert worker.status().problems == [str(worker.failure)]
 
 
 def _wait_until_all_have_renewed(fleet: Fleet) -> None:

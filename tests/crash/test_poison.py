@@ -22,7 +22,8 @@ def test_one_poison_among_two_hundred_ends_in_the_dead_letters_alone(fleet: Flee
     letter = ended.pop(poison)
     assert (letter["state"], letter["crashes"]) == ("dead", 3)
     assert letter["last_error"].endswith("killed its worker 3 times")
-    assert len(fleet.journal("started", poison)) == 4  # once in company, and three times alone
+    # At first, three times alone, and in between once among other suspects, if these were not done before it.
+    assert len(fleet.journal("started", poison)) in {4, 5}
     assert sorted(ended) == sorted(innocent)
     assert {(row["state"], row["crashes"], row["failures"]) for row in ended.values()} == {("done", 0, 0)}
     assert fleet.effects() == {(job_id, 0): 1 for job_id in innocent if not job_id.startswith("plain")}

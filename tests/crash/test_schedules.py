@@ -13,7 +13,7 @@ import pytest
 
 from stepfast import Job, Stepfast
 from stepfast.clock import instant
-from stepfast.schedules.firing import spelled
+from stepfast.schedules.schedule import spelled
 from stepfast.worker.scheduler import fire_due
 from tests.crash.cases.schedules import MINUTE, NOON, add
 from tests.crash.conftest import make_effect_table

@@ -17,7 +17,7 @@ from tests.support.feeds import prepare
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet
 
-STUCK = 70
+STUCK = BROKEN = 70
 UNWIND = {"stepfast.worker.leases.UNWIND": 0.3}  # seconds after the timeout, instead of 5
 
 both = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
@@ -26,6 +26,7 @@ on_sqlite = pytest.mark.only_on("sqlite")  # what happens inside the process is 
 
 @both
 def test_it_stops_taking_and_finishes_what_it_has(fleet: Fleet, number: signal.Signals) -> None:
+    """It first takes nothing more, then ends its steps, and closes its connections last. (F42)"""
     fleet.enqueue("hold", 2, gate="open")
     worker = fleet.worker(concurrency=1)
     running = fleet.wait_for("started")["job"]
@@ -119,7 +120,7 @@ def test_children_do_not_outlive_a_killed_supervisor(fleet: Fleet) -> None:
     fleet.wait_for("started", 4)
     children = supervisor.children()
 
-    supervisor.kill()
+    supervisor.kill_guardian()
 
     assert wait_until_gone(children, 10)
     for n in range(1, 5):
@@ -145,9 +146,10 @@ def test_the_process_that_runs_a_suspect_alone_ends_with_its_parent(fleet: Fleet
     parent = fleet.worker(grace=0.1)
     alone = fleet.wait_for("started", 2)["pid"]
 
-    parent.kill()
+    assert alone in parent.children()
 
-    assert alone != parent.pid
+    parent.kill_guardian()
+
     assert wait_until_gone([alone], 10)
     rows.eventually(lambda: rows.state(fleet.app, "hold-1") != "leased")
 
@@ -158,8 +160,10 @@ def test_a_handler_that_blocks_the_event_loop_costs_the_process_and_not_its_neig
     fleet.wait_for("started")
     fleet.enqueue("block", gate="never")
 
-    assert worker.ended() == STUCK
-    _was_given_back(fleet, "hold-1")
+    worker.says(f"worker.ended number=1 code={STUCK}")
+    fleet.wait_for("started", 2, job="hold-1")  # in the process that its guardian has started
+    (held,) = rows.query(fleet.app, "SELECT failures, crashes FROM stepfast_job WHERE id = 'hold-1'")
+    assert held == {"failures": 0, "crashes": 0}
     letter = fleet.archived()["block-1"]
     assert (letter["state"], letter["failures"], letter["crashes"]) == ("dead", 1, 0)
     assert letter["last_error"] == "StepTimeout: did not finish within 0.2 s"
@@ -235,6 +239,176 @@ def test_a_source_that_hangs_does_not_keep_the_process(fleet: Fleet) -> None:
     assert (fleet.folder / "hangs").exists()
     assert rows.count(fleet.app, "stepfast_job", "failures > 0") == 0
     assert rows.count(fleet.app, "stepfast_run", f"id = '{run.id}' AND state = 'fetching'") == 1
+
+
+@both
+@on_sqlite
+def test_a_coroutine_that_computes_does_not_keep_the_process(fleet: Fleet, number: signal.Signals) -> None:
+    fleet.enqueue("compute", gate="never")
+    worker = fleet.worker(grace=0.1)
+    fleet.wait_for("started")
+
+    worker.signal(number)
+
+    assert worker.ended() == 0
+    _was_given_back(fleet, "compute-1")
+
+
+@on_sqlite
+def test_a_second_signal_ends_a_process_whose_coroutine_computes(fleet: Fleet) -> None:
+    fleet.enqueue("compute", gate="never")
+    worker = fleet.worker(grace=600)
+    fleet.wait_for("started")
+
+    worker.signal(signal.SIGTERM)
+    worker.says("worker.stopping")
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended() == 0
+    _was_given_back(fleet, "compute-1")
+
+
+@on_sqlite
+def test_a_supervised_process_whose_coroutine_computes_ends_as_well(fleet: Fleet) -> None:
+    fleet.enqueue("compute", gate="never")
+    supervisor = fleet.worker(processes=2, grace=0.1)
+    fleet.wait_for("started")
+
+    supervisor.signal(signal.SIGTERM)
+
+    assert supervisor.ended() == 0
+    _was_given_back(fleet, "compute-1")
+
+
+@on_sqlite
+def test_a_closed_terminal_is_a_polite_stop(fleet: Fleet) -> None:
+    """Its SIGHUP comes from the shell and from the system: the second one does not end the grace."""
+    fleet.enqueue("hold", gate="open")
+    worker = fleet.worker(grace=600)
+    fleet.wait_for("started")
+
+    worker.signal(signal.SIGHUP)
+    worker.says("worker.stopping")
+    worker.signal(signal.SIGHUP)
+    fleet.open("open")
+
+    assert worker.ended() == 0
+    assert fleet.effects() == {("hold-1", 0): 1}
+    assert not fleet.journal("told")
+
+
+@on_sqlite
+def test_nohup_is_heeded(fleet: Fleet) -> None:
+    worker = fleet.worker(ignoring=[signal.SIGHUP])
+    worker.says("worker.started")
+
+    worker.signal(signal.SIGHUP)
+    fleet.enqueue("brief")
+    fleet.wait_until_done()
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended() == 0
+
+
+@on_sqlite
+def test_children_that_a_handler_forks_and_ends_do_not_stop_the_worker(fleet: Fleet) -> None:
+    """They inherit the worker's signal handlers, and the socket that these write to."""
+    fleet.enqueue("pool", 3)
+    worker = fleet.worker(concurrency=1)
+
+    fleet.wait_until_done()
+
+    assert {it["code"] for it in fleet.journal("answered")} == {-signal.SIGTERM}
+    assert {row["state"] for row in fleet.archived().values()} == {"done"}
+    assert len(fleet.journal("started")) == 3
+    assert worker.runs()
+    assert "worker.stopping" not in worker.words()
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
+
+
+@on_sqlite
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_worker_without_standard_streams_works(fleet: Fleet, processes: int) -> None:
+    fleet.enqueue("brief")
+    worker = fleet.worker(streams=False, processes=processes)
+
+    fleet.wait_until_done()
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended() == 0
+    assert fleet.effects() == {("brief-1", 0): 1}
+
+
+@on_sqlite
+def test_a_worker_whose_log_nobody_reads_ends_well(fleet: Fleet) -> None:
+    """As `stepfast worker … 2>&1 | head`."""
+    fleet.enqueue("brief")
+    reader, writer = os.pipe()
+    worker = fleet.worker(stderr=writer)
+    os.close(writer)
+    os.close(reader)
+
+    fleet.wait_until_done()
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended() == 0
+
+
+# A part of the worker breaks. Constants that are none make them: each is used by one thread.
+BREAKS = {
+    "claimer": {"stepfast.worker.claimer.STUCK_AFTER": "no number"},
+    "heartbeat": {"stepfast.worker.heartbeat.TICK": "no number"},
+    "event loop": {"stepfast.worker.execution.BREATH": "no number"},
+    "commit-batches": {"stepfast.worker.committer.LARGEST_BATCH": "no number"},
+    "wakeups": {"stepfast.worker.wakeups.FILE_LOOK": "no number"},
+}
+
+
+@on_sqlite
+@pytest.mark.parametrize("part", BREAKS)
+def test_a_worker_of_which_a_part_breaks_ends_with_70_and_a_sentence(fleet: Fleet, part: str) -> None:
+    fleet.enqueue("hold", gate="never")
+    fleet.enqueue("plain", 3)
+
+    worker = fleet.worker(constants=BREAKS[part], grace=600, guardian=False)
+
+    assert worker.ended() == BROKEN
+    words = worker.words()
+    assert f"stepfast: the worker's {part} broke, so it gave its jobs back and stopped: TypeError: " in words
+    assert words.count("the worker's") == 1
+    assert "Traceback" not in words
+    assert rows.count(fleet.app, "stepfast_job", "state = 'leased'") == 0
+    assert rows.count(fleet.app, "stepfast_job", "failures > 0 OR crashes > 0") == 0
+    fleet.open("never")
+    fleet.worker()
+    fleet.wait_until_done()
+    assert fleet.effects() == {("hold-1", 0): 1}
+
+
+@on_sqlite
+def test_a_guardian_starts_another_process_where_a_part_of_the_worker_broke(fleet: Fleet) -> None:
+    fleet.enqueue("hold", gate="never")
+    worker = fleet.worker(constants=BREAKS["heartbeat"], grace=600)
+
+    worker.says(f"worker.ended number=1 code={BROKEN}")
+    worker.says("the worker's heartbeat broke", times=2)
+    worker.signal(signal.SIGTERM)
+    worker.ended()
+
+    _was_given_back(fleet, "hold-1")
+
+
+@on_sqlite
+def test_a_handler_that_stops_the_event_loop_stops_nothing_else(fleet: Fleet) -> None:
+    fleet.enqueue("stop_loop")
+    worker = fleet.worker()
+
+    fleet.wait_until_done()
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended() == 0
+    assert fleet.effects() == {("stop_loop-1", 0): 1}
 
 
 def _was_given_back(fleet: Fleet, job_id: str) -> None:

@@ -6,23 +6,23 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from devtools.processes import family, kill_family, wait_until_gone
+from devtools.processes import family, kill_family, send, wait_until_gone
+from stepfast.applications import worker_command
 from tests.support import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from stepfast import Stepfast
 
 ROOT = Path(__file__).parents[2]
 TARGET = "tests.crash.jobs:app"
-RUN = "import json, sys; from stepfast.worker.process import run_worker; sys.exit(run_worker(*json.loads(sys.argv[1])))"
 PATIENCE = 30.0  # seconds; only a test that fails waits so long
 
 Entry = dict[str, Any]
@@ -31,7 +31,9 @@ Entry = dict[str, Any]
 class WorkerProcess:
     """`stepfast worker`, with its words in a file."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, command: list[str], environment: dict[str, str], log: Path, stderr: int | None = None
+    ) -> None:
         self.log = log
         with log.open("wb") as words:
             self._process = subprocess.Popen(
@@ -40,18 +42,49 @@ class WorkerProcess:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=words,
-                stderr=words,
+                stderr=words if stderr is None else stderr,
                 start_new_session=True,
             )
         self.pid = self._process.pid
 
     def signal(self, what: signal.Signals) -> None:
-        self._process.send_signal(what)
+        """To the guardian, as a user sends it; a machine that freezes stops all of them."""
+        frozen = what in (signal.SIGSTOP, signal.SIGCONT)
+        send(family(self.pid) if frozen else [self.pid], what)
 
     def kill(self) -> None:
-        """SIGKILL, to this process alone; returns when it is gone."""
+        """SIGKILL to the guardian and its workers at once, as when a machine dies; returns when they are gone."""
+        everyone = self._stopped()
+        for pid in everyone:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(PATIENCE)
+        assert wait_until_gone(everyone, PATIENCE)
+
+    def _stopped(self) -> list[int]:
+        """All processes of this command; none of them can start another one or say a word any more."""
+        found: list[int] = []
+        while (everyone := family(self.pid)) != found:
+            found = everyone
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+        return found
+
+    def kill_guardian(self) -> None:
+        """SIGKILL to the process that the user sees; its workers live, and notice."""
         self._process.kill()
         self._process.wait(PATIENCE)
+
+    def kill_worker(self, number: int = 0) -> int:
+        """SIGKILL to one worker process; its guardian lives. Returns its process id."""
+        pid = self.workers()[number]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def workers(self) -> list[int]:
+        """The worker processes, once there are any; the guardian is this process."""
+        return rows.eventually(lambda: [it for it in self.children() if not _is_deputy(it)], PATIENCE)
 
     def ended(self, patience: float = PATIENCE) -> int:
         """The exit code, once it has ended by itself."""
@@ -81,6 +114,13 @@ class WorkerProcess:
         self._process.wait(PATIENCE)
 
 
+def _is_deputy(pid: int) -> bool:
+    """Whether the process speaks for a guardian. With short leases it is always there."""
+    with suppress(OSError):
+        return b"stepfast.worker.deputy" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return True  # it has ended
+
+
 @dataclass
 class Fleet:
     """The workers of one test on one database, and a folder in which they meet."""
@@ -95,21 +135,42 @@ class Fleet:
         self,
         *,
         processes: int = 1,
-        constants: Mapping[str, float] | None = None,
+        constants: Mapping[str, float | str] | None = None,
         url: str | None = None,
+        streams: bool = True,
+        stderr: int | None = None,
+        ignoring: Sequence[signal.Signals] = (),
+        guardian: bool = True,
         **options: Any,
     ) -> WorkerProcess:
-        """Start one. `constants` are set in the process, for what a test cannot wait for."""
-        environment = {
+        """Start one. `constants` are set in the process, for what a test cannot wait for.
+
+        Without `streams`, its stdin, stdout and stderr are closed. It starts with the signals of `ignoring` ignored.
+        Without a `guardian` it is one process, whose exit code is its own.
+        """
+        environment = self.environment(url, constants)
+        if not guardian:
+            environment["STEPFAST_GUARDIAN"] = "off"
+        command = worker_command(self.target, options | {"processes": processes})
+        if not streams or ignoring:
+            words = "".join(f"trap '' {number.name[3:]}; " for number in ignoring)
+            closed = "" if streams else "<&- >&- 2>&-"
+            command = ["sh", "-c", f'{words}exec "$@" {closed}', "sh", *command]
+        log = self.folder / f"worker-{len(self.workers)}.log"
+        worker = WorkerProcess(command, environment, log, stderr)
+        self.workers.append(worker)
+        return worker
+
+    def environment(
+        self, url: str | None = None, constants: Mapping[str, float | str] | None = None
+    ) -> dict[str, str]:
+        """For a process that works on the jobs of this test."""
+        return {
             **os.environ,
             "STEPFAST_DATABASE_URL": url or self.url,
             "STEPFAST_TEST_FOLDER": str(self.folder),
             "STEPFAST_TEST_CONSTANTS": json.dumps(dict(constants or {})),
         }
-        command = [sys.executable, "-c", RUN, json.dumps([self.target, options, processes])]
-        worker = WorkerProcess(command, environment, self.folder / f"worker-{len(self.workers)}.log")
-        self.workers.append(worker)
-        return worker
 
     def open(self, gate: str) -> None:
         """Let the handlers that wait for this file go on."""

@@ -255,7 +255,7 @@ def test_t19_lab_grown_stones_that_share_a_price_are_divided_evenly(app: Stepfas
     target = 150
     with Simulator("4k-labgrown", seed=7, faults="none", speed=0) as sim:
         prepare(app)
-        heatmap = nivoda_heatmap(lab_grown=True, target=target, fewest=1)
+        heatmap = nivoda_heatmap(lab_grown=True, target=target, fewest=1, sample=None)
         nivoda(app, settings=settings_for(sim), labgrown={"settle": "0s", "partitioner": heatmap})
 
         plan = app.runs.plan(LABGROWN, "full")

@@ -153,7 +153,7 @@ def test_a_source_that_repeats_secrets_is_not_quoted(
     secrets: dict[str, Any] = {
         "username": "somebody@example.com",
         "password": "very-secret",
-        "secret_key": "k" * 40,
+        "secret_key": "a key that nobody can guess: 40 letters",
     }
     settings = NivodaSettings(url=receiver.url("/api"), **secrets)
     said = errors(f"invalid token for {' '.join(secrets.values())}")
@@ -207,7 +207,7 @@ def test_settings_come_from_the_environment() -> None:
             "NIVODA_RATE": "10",
             "NIVODA_TIMEOUT": "30s",
             "NIVODA_PAGE_SIZE": "50",
-            "STEPFAST_SECRET_KEY": "k" * 32,
+            "STEPFAST_SECRET_KEY": "a key that nobody can guess: 32+",
         }
     )
 

@@ -86,7 +86,7 @@ def test_a_killed_worker_is_replaced_and_the_table_equals_the_source(tmp_path: P
 
     assert (process.returncode, complained) == (0, ""), said
     assert re.search(r"kill -9 \d+: worker-\d is dead, in the middle of a page", said)
-    assert re.search(r"[\d.]+ s after the kill the others know that worker-\d is dead", said)
+    assert re.search(r"[\d.]+ s after the kill its guardian has told the others that worker-\d is dead", said)
     assert re.search(r"[\d.]+ s after the kill \S+ has read partition-\d+ on from row [\d,]+", said)
     assert re.search(r"after the kill all \d+ partitions? go on where they were|1 partition go on", said)
     assert re.search(r"the watermark has moved from \S+ to ", said)

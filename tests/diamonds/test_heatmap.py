@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from stepfast import Bounds, Range
 from stepfast.cli.command import app as program
-from stepfast_diamonds.heatmap import DEAREST, DENSE, FEWEST, TARGET, nivoda_heatmap, preview
+from stepfast_diamonds.heatmap import DEAREST, DENSE, FEWEST, SAMPLE, TARGET, nivoda_heatmap, preview
 from stepfast_diamonds.pace import PaceInDatabase
 from stepfast_diamonds.query import BASE, COLORS, LARGEST_INT, SHAPES, diamond_query
 from stepfast_diamonds.schema import prepare
@@ -25,16 +25,18 @@ from tests.diamonds.asking import KEY, settings_for, truth
 from tests.support import rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepfast import Stepfast
     from stepfast.runs.partitioning.contract import Frontier, Plan
 
 BAND = 0.2
 
 
-def planned(sim: Simulator, *, lab_grown: bool = False, **more: Any) -> Plan:
+def planned(sim: Simulator, *, lab_grown: bool = False, prior: Sequence[Range] = (), **more: Any) -> Plan:
     """As a run plans it; counted inside the simulator, by the queries that go over HTTP otherwise."""
     partitioner, world = nivoda_heatmap(lab_grown=lab_grown, **more), sim._service.world
-    frontier: Frontier = partitioner.start()
+    frontier: Frontier = partitioner.start(prior=prior)
 
     def count(part: Range) -> int:
         query = read_json_query(json.dumps(diamond_query({**BASE, "labgrown": lab_grown}, part, None)))
@@ -66,7 +68,7 @@ def test_t19_lab_grown_partitions_are_even_because_weight_divides_what_price_can
     profile: str, target: int
 ) -> None:
     with Simulator(profile, seed=7, faults="none", speed=0) as sim:
-        plan = planned(sim, lab_grown=True, target=target)
+        plan = planned(sim, lab_grown=True, target=target, sample=None)
 
     by_weight = [it for it in plan.partitions if "carats" in dict(it.range.parts)]
     assert plan.baseline is not None
@@ -75,6 +77,23 @@ def test_t19_lab_grown_partitions_are_even_because_weight_divides_what_price_can
     assert len(by_weight) > 20, "a single dollar holds more than a partition"
     assert plan.gap is None
     assert plan.requests < 1_500
+
+
+@pytest.mark.parametrize(
+    "profile",
+    ["1k", "50k", "45k-labgrown", pytest.param("500k", marks=pytest.mark.chaos)],
+)
+def test_however_many_stones_there_are_planning_takes_sixty_counts(profile: str) -> None:
+    """The specification says 30 to 60 for 500,000 stones; the next run takes no more."""
+    lab_grown = "labgrown" in profile
+    with Simulator(profile, seed=7, faults="none", speed=0) as sim:
+        plan = planned(sim, lab_grown=lab_grown)
+        again = planned(sim, lab_grown=lab_grown, prior=[it.range for it in plan.partitions])
+
+    assert max(plan.requests, again.requests) <= SAMPLE == 60
+    assert len(plan.partitions) >= min(FEWEST * 0.9, (plan.baseline or 0) / 30)
+    assert plan.gap is None is again.gap
+    assert not plan.misses_rows
 
 
 @pytest.mark.parametrize("by", ["dollar_per_carat", "dollar_value"])

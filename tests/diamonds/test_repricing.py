@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from stepfast_diamonds.datasets import dataset_version
 from stepfast_diamonds.money import stored
 from stepfast_diamonds.repricing import dry_run, list_repricings, undo_repricing
 from stepfast_diamonds.rule_sets import find_rules
+from stepfast_diamonds.rules_file import read_rules
 from tests.diamonds.offers import catalogue, offer, stones
 from tests.diamonds.test_rules import active, add, flat, prices, switch, sync
 from tests.support import rows
@@ -198,10 +200,16 @@ def test_what_a_run_with_older_rules_writes_meanwhile_is_taken_in_another_pass(
     assert prices(app) == doubled()
 
 
+def activate_rules_for_another_feed(app: Stepfast) -> None:
+    """As if the stones had come after the check of the activation."""
+    pricing = [{"priority": 1, "price_min": 0, "margin_modifier": 60, "feed": "demo"}]
+    version = add(app, read_rules(json.dumps({"pricing": pricing})))
+    rows.change(app, "UPDATE pricing_active SET previous = 1, version = :version", version=version)
+
+
 def test_a_stone_that_no_rule_is_for_keeps_its_price_and_is_marked_stale(app: Stepfast) -> None:
     repricing = synced(app)
-    switch(app, add(app, flat(60)))
-    rows.change(app, "UPDATE pricing_rules SET feed = 'demo' WHERE version = 2")
+    activate_rules_for_another_feed(app)
     repricing.ask()
     drain(app)
 
@@ -214,8 +222,7 @@ def test_a_stone_that_no_rule_is_for_keeps_its_price_and_is_marked_stale(app: St
 def test_a_stone_that_has_a_rule_again_is_no_longer_stale(app: Stepfast, modifier: int) -> None:
     _, repricing = catalogue(app, [offer("a", 100_000)])
     sync(app)
-    switch(app, add(app, flat(60)))
-    rows.change(app, "UPDATE pricing_rules SET feed = 'demo' WHERE version = 2")
+    activate_rules_for_another_feed(app)
     repricing.ask()
     drain(app)
     switch(app, add(app, flat(modifier)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -261,13 +262,158 @@ def test_a_run_that_ends_under_newer_rules_reprices_what_it_wrote_and_nothing_el
     assert prices(app) == {"a": (Decimal("1430.00"), 1), "b": (Decimal("4000.00"), 2)}
 
 
-def test_a_run_does_not_begin_without_an_active_set(app: Stepfast) -> None:
-    catalogue(app, [offer("a")])
-    rows.change(app, "UPDATE pricing_active SET version = 0 WHERE id = 1")
+# Missing, unreadable or gone: a run is held, and no stone gets a price that nobody has chosen
 
-    with pytest.raises(SchemaError, match="no rule set is active"):
-        app.runs.start("nivoda-natural")
-    assert rows.count(app, "stepfast_run") == 0
+
+def lose(app: Stepfast, *statements: str) -> None:
+    for statement in statements:
+        rows.change(app, statement)
+
+
+DAMAGES = {
+    "no set is active": ["UPDATE pricing_active SET version = 0"],
+    "no row says which is active": ["DELETE FROM pricing_active"],
+    "the set is gone": ["DELETE FROM pricing_rule_sets"],
+    "its rules are gone": ["DELETE FROM pricing_rules"],
+    "one rule is gone": ["DELETE FROM pricing_rules WHERE number = 3"],
+    "a rule was changed": ["UPDATE pricing_rules SET margin_modifier = 99 WHERE number = 1"],
+    "a rule cannot be read": ["UPDATE pricing_rules SET stone_type = 'wood' WHERE number = 1"],
+}
+HELD = "it is held, and goes on by itself: stones cannot be priced: "
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_run_without_rules_is_held_and_goes_on_after_the_import(app: Stepfast, damage: list[str]) -> None:
+    """CE4 of the flowchart: it reads everything, writes nothing, spends no attempt. (F35)"""
+    feed, _ = catalogue(app, [offer("a", 100_000)])
+    lose(app, *damage)
+    run = app.runs.start("nivoda-natural")
+    assert [it.title for it in app.operator.alerts()] == ["Run held"]
+    drain(app)
+
+    shown = app.runs.show(run.id)
+    assert (shown.run.state, shown.run.seen, shown.run.quarantined) == ("applying", 1, 0)
+    assert shown.why[-1].sentence.startswith(HELD), shown.why
+    assert "stepfast diamonds rules import FILE" in shown.why[-1].sentence
+    assert stones(app) == []
+    assert {it["failures"] for it in rows.query(app, "SELECT failures FROM stepfast_job")} == {0}
+
+    feed._known.clear()
+    version = add(app, flat(60))
+    drain(app, with_scheduled=True)
+
+    assert app.runs.show(run.id).run.state == "completed"
+    assert prices(app) == {"a": (Decimal("2000.00"), version)}
+    assert (version, active(app)) == (2, 2), "a number is never given twice"
+
+
+IN_THE_MIDDLE = ("no set is active", "the set is gone", "one rule is gone")
+
+
+@pytest.mark.parametrize("damage", [DAMAGES[it] for it in IN_THE_MIDDLE], ids=IN_THE_MIDDLE)
+def test_rules_that_vanish_in_the_middle_hold_the_run_and_leave_no_mixed_prices(
+    app: Stepfast, damage: list[str]
+) -> None:
+    feed, _ = catalogue(app, [offer(f"s{n}", 100_000) for n in range(30)], batch=10, chunk=10, shards=1)
+    run = app.runs.start("nivoda-natural")
+    while not stones(app):
+        drain(app, limit=1)
+    lose(app, *damage)
+    feed._known.clear()  # as in a process that has not read them yet
+    drain(app)
+    kept = "active" in damage[0]  # the set that the run began with is whole
+
+    if not kept:
+        shown = app.runs.show(run.id)
+        assert (shown.run.state, len(stones(app))) == ("applying", 10)
+        assert shown.why[-1].sentence.startswith(HELD)
+        assert [it.title for it in app.operator.alerts()] == ["Run held"]
+    version = add(app, flat(60))
+    drain(app, with_scheduled=True)
+
+    assert app.runs.show(run.id).run.state == "completed"
+    expected = {(Decimal("1430.00"), 1)} if kept else {(Decimal("2000.00"), version)}
+    assert set(prices(app).values()) == expected
+    assert rows.count(app, "stepfast_quarantine") == 0
+
+
+def test_the_same_rules_imported_again_mend_a_damaged_set_under_its_number(app: Stepfast) -> None:
+    catalogue(app, [offer("a", 100_000)])
+    switch(app, add(app, flat(60)))
+    lose(
+        app, "DELETE FROM pricing_rules WHERE version = 2", "UPDATE pricing_rule_sets SET margin_natural = 1"
+    )
+    run = app.runs.start("nivoda-natural")
+    drain(app)
+    assert app.runs.show(run.id).run.state == "applying"
+
+    done = persist(app.database, lambda tx: import_rules(tx, flat(60), "tester"))
+    drain(app, with_scheduled=True)
+
+    assert (done.version, done.created, done.restored, done.activated) == (2, False, True, False)
+    assert prices(app) == {"a": (Decimal("2000.00"), 2)}
+    with app.reading() as tx:
+        assert find_rules(tx, 2) == replace(flat(60), version=2)
+
+
+def test_a_run_that_lost_its_set_goes_on_with_the_active_one(app: Stepfast) -> None:
+    feed, _ = catalogue(app, [offer("a", 100_000)])
+    run = app.runs.start("nivoda-natural")
+    switch(app, add(app, flat(60)))
+    lose(app, "DELETE FROM pricing_rule_sets WHERE version = 1")
+    feed._known.clear()
+    drain(app)
+
+    assert app.runs.show(run.id).run.state == "completed"
+    assert prices(app) == {"a": (Decimal("2000.00"), 2)}
+
+
+def test_a_table_of_rules_that_is_missing_holds_the_run_too(app: Stepfast) -> None:
+    feed, _ = catalogue(app, [offer("a")])
+    run = app.runs.start("nivoda-natural")
+    feed._known.clear()
+    with closing(app.database.connect()) as connection:  # MariaDB would end a transaction
+        connection.execute("DROP TABLE rating_rules")
+    drain(app)
+
+    shown = app.runs.show(run.id)
+    assert shown.run.state == "applying"
+    assert "run `stepfast diamonds migrate` once" in shown.why[-1].sentence
+
+
+def test_an_import_leaves_a_usable_set_active(app: Stepfast) -> None:
+    prepare(app)
+
+    done = persist(app.database, lambda tx: import_rules(tx, flat(60), "tester"))
+
+    assert (done.activated, active(app)) == (False, 1)
+
+
+def test_default_rules_do_not_replace_rules_that_were_lost(app: Stepfast) -> None:
+    prepare(app)
+    switch(app, add(app, flat(60)))
+    lose(app, "DELETE FROM pricing_rule_sets", "UPDATE pricing_active SET version = 0")
+
+    prepare(app)
+
+    with app.reading() as tx:
+        assert version_of(tx, None) == 0
+        assert list_rules(tx) == []
+
+
+def test_a_repricing_waits_for_rules_that_are_gone(app: Stepfast) -> None:
+    _, repricing = catalogue(app, [offer("a", 100_000)])
+    sync(app)
+    switch(app, add(app, flat(60)))
+    lose(app, "DELETE FROM pricing_rules WHERE version = 2")
+    job = repricing.ask()
+    drain(app, raise_errors=False)
+    assert (rows.live(app, job.id) or {})["failures"] == 0
+
+    add(app, flat(60))
+    drain(app, with_scheduled=True)
+
+    assert prices(app) == {"a": (Decimal("2000.00"), 2)}
 
 
 # Published

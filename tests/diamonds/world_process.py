@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepfast import Stepfast
 from stepfast.errors import LeaseLostError
-from stepfast.jobs.outcome import Done, effects_of
+from stepfast.jobs.commit import effects_of
+from stepfast.jobs.outcome import Done
 from stepfast.jobs.retry import judge
 from stepfast.jobs.step import Step
 from stepfast_diamonds.feed import nivoda

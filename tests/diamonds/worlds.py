@@ -61,12 +61,12 @@ TIERS: Final = (
 UNCERTIFIED: Final = ("NONE", "STOCKID", None)  # their number is the supplier's own
 
 
-def small_heatmap(price: str = "dollar_per_carat") -> Heatmap:
+def small_heatmap(price: str = "dollar_per_carat", target: int = 45) -> Heatmap:
     """Like the real one, with a few partitions of a few pages."""
     return Heatmap(
         Dimension(price, 0, LARGEST_INT, dense_until=4_000, dense_step=1_000),
         Dimension("carats", SMALLEST_CARATS, LARGEST_CARATS, 0.01),
-        target=45,
+        target=target,
         fewest=2,
         least_rows=15,
         budget=500,

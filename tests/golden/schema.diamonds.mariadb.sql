@@ -4,7 +4,7 @@ CREATE TABLE IF NOT EXISTS stepfast_schema (
         name VARCHAR(100) NOT NULL,
         applied_at BIGINT NOT NULL,
         PRIMARY KEY (component, version)
-    ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- diamonds 0001 first
 
@@ -69,7 +69,7 @@ CREATE TABLE IF NOT EXISTS diamonds (
     stale_since BIGINT,
     deleted_at BIGINT,
     status VARCHAR(10) GENERATED ALWAYS AS (CASE WHEN deleted_at IS NULL THEN 'active' ELSE 'deleted' END) STORED
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE UNIQUE INDEX  diamonds_stone ON diamonds (supplier_stone_id, feed);
 
@@ -89,7 +89,7 @@ CREATE TABLE IF NOT EXISTS pricing_rule_sets (
     digest VARCHAR(64) NOT NULL,
     created_at BIGINT NOT NULL,
     created_by VARCHAR(200) NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE TABLE IF NOT EXISTS pricing_rules (
     version INTEGER NOT NULL,
@@ -102,7 +102,7 @@ CREATE TABLE IF NOT EXISTS pricing_rules (
     margin_modifier DECIMAL(5,2) NOT NULL,
     rating INTEGER,
     PRIMARY KEY (version, number)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE TABLE IF NOT EXISTS rating_rules (
     version INTEGER NOT NULL,
@@ -111,14 +111,14 @@ CREATE TABLE IF NOT EXISTS rating_rules (
     rating INTEGER NOT NULL,
     conditions LONGTEXT NOT NULL CHECK (JSON_VALID(conditions)),
     PRIMARY KEY (version, number)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE TABLE IF NOT EXISTS pricing_active (
     id INTEGER NOT NULL PRIMARY KEY,
     version INTEGER NOT NULL,
     previous INTEGER,
     changed_at BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- The rule set that a run began with, and keeps.
 CREATE TABLE IF NOT EXISTS pricing_pins (
@@ -126,14 +126,14 @@ CREATE TABLE IF NOT EXISTS pricing_pins (
     feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     version INTEGER NOT NULL,
     pinned_at BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- Counts the changes of a feed's rows, for caches of readers.
 CREATE TABLE IF NOT EXISTS dataset_versions (
     feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     version BIGINT NOT NULL,
     changed_at BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- What a repricing changed, so that it can be taken back. `id` of a snapshot is that of the diamond.
 CREATE TABLE IF NOT EXISTS repricings (
@@ -147,7 +147,7 @@ CREATE TABLE IF NOT EXISTS repricings (
     unpriced BIGINT NOT NULL DEFAULT 0,
     started_at BIGINT NOT NULL,
     ended_at BIGINT
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE TABLE IF NOT EXISTS repricing_snapshots (
     repricing_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -160,7 +160,7 @@ CREATE TABLE IF NOT EXISTS repricing_snapshots (
     new_price DECIMAL(12,2) NOT NULL,
     changed_at BIGINT NOT NULL,
     PRIMARY KEY (repricing_id, id)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- What all processes know about the source: the token, encrypted, and how fast it may be asked.
 CREATE TABLE IF NOT EXISTS nivoda_tokens (
@@ -173,7 +173,7 @@ CREATE TABLE IF NOT EXISTS nivoda_tokens (
     problem VARCHAR(400),
     trouble VARCHAR(20),
     changed_at BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE TABLE IF NOT EXISTS nivoda_pace (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
@@ -181,13 +181,15 @@ CREATE TABLE IF NOT EXISTS nivoda_pace (
     changed_at BIGINT NOT NULL,
     arrival BIGINT NOT NULL,
     quiet_until BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
-CREATE OR REPLACE ALGORITHM = TEMPTABLE VIEW raw_diamonds_nivoda AS
+INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('diamonds', 1, 'first', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+
+CREATE ALGORITHM = TEMPTABLE VIEW raw_diamonds_nivoda AS
 SELECT r.feed AS feed, r.item_id AS supplier_stone_id, JSON_VALUE(r.payload, '$.id') AS offer_id, r.payload AS payload,
        r.content_hash AS content_hash, r.run_id AS run_id, FROM_UNIXTIME(r.observed_at * 0.000001) AS observed_at,
        CASE r.pending WHEN 0 THEN TRUE ELSE FALSE END AS consolidated, FROM_UNIXTIME(r.applied_at * 0.000001) AS consolidated_at
   FROM stepfast_raw r
- WHERE r.feed IN ('nivoda-natural', 'nivoda-labgrown');
+ WHERE r.feed IN ('nivoda-natural', 'nivoda-labgrown') AND 'made by stepfast migrate: 7d441a8e' <> '';
 
-INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('diamonds', 1, 'first', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_view_names (id, names) VALUES ('diamonds', 'default');

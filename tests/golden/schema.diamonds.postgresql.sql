@@ -183,13 +183,15 @@ CREATE TABLE IF NOT EXISTS nivoda_pace (
     quiet_until BIGINT NOT NULL
 ) ;
 
+INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('diamonds', 1, 'first', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT));
+
 -- Raw rows for a person at a SQL prompt. Read-only. (The joined row makes PostgreSQL refuse to write through the view.)
 
-CREATE OR REPLACE VIEW raw_diamonds_nivoda AS
+CREATE VIEW raw_diamonds_nivoda AS
 SELECT r.feed AS feed, r.item_id AS supplier_stone_id, CAST(r.payload AS JSON) ->> 'id' AS offer_id, r.payload AS payload,
        r.content_hash AS content_hash, r.run_id AS run_id, to_timestamp(r.observed_at / 1000000.0) AS observed_at,
        CASE r.pending WHEN 0 THEN true ELSE false END AS consolidated, to_timestamp(r.applied_at / 1000000.0) AS consolidated_at
   FROM stepfast_raw r CROSS JOIN (SELECT 1) AS read_only
- WHERE r.feed IN ('nivoda-natural', 'nivoda-labgrown');
+ WHERE r.feed IN ('nivoda-natural', 'nivoda-labgrown') AND 'made by stepfast migrate: 617d8547' <> '';
 
-INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('diamonds', 1, 'first', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT));
+INSERT INTO stepfast_view_names (id, names) VALUES ('diamonds', 'default');

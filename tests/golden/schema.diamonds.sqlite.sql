@@ -183,11 +183,13 @@ CREATE TABLE IF NOT EXISTS nivoda_pace (
     quiet_until BIGINT NOT NULL
 ) ;
 
-CREATE VIEW IF NOT EXISTS raw_diamonds_nivoda AS
+INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('diamonds', 1, 'first', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
+CREATE VIEW raw_diamonds_nivoda AS
 SELECT r.feed AS feed, r.item_id AS supplier_stone_id, json_extract(r.payload, '$.id') AS offer_id, r.payload AS payload,
        r.content_hash AS content_hash, r.run_id AS run_id, strftime('%Y-%m-%d %H:%M:%f', r.observed_at / 1000000.0, 'unixepoch') AS observed_at,
        CASE r.pending WHEN 0 THEN 1 ELSE 0 END AS consolidated, strftime('%Y-%m-%d %H:%M:%f', r.applied_at / 1000000.0, 'unixepoch') AS consolidated_at
   FROM stepfast_raw r
- WHERE r.feed IN ('nivoda-natural', 'nivoda-labgrown');
+ WHERE r.feed IN ('nivoda-natural', 'nivoda-labgrown') AND 'made by stepfast migrate: 0ef4936d' <> '';
 
-INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('diamonds', 1, 'first', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_view_names (id, names) VALUES ('diamonds', 'default');

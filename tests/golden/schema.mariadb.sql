@@ -4,45 +4,47 @@ CREATE TABLE IF NOT EXISTS stepfast_schema (
         name VARCHAR(100) NOT NULL,
         applied_at BIGINT NOT NULL,
         PRIMARY KEY (component, version)
-    ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- stepfast 0001 first
 
 -- The leased step. Unfinished jobs live in one small hot table; ended ones move to the archive in the
 -- transaction that ends them. Instants are microseconds since 1970, UTC, on the database's clock.
 -- Every column has a default except id, kind and payload, so that a plain INSERT is a valid enqueue.
+-- alone: 1 if a suspect must run with nothing beside it.
 -- has_dependants: 1 if another job may wait for this one. The end of every other job looks no further, and pays nothing.
 
 CREATE TABLE IF NOT EXISTS stepfast_job (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT 'default',
     kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    state VARCHAR(10) NOT NULL DEFAULT 'ready',
-    priority INTEGER NOT NULL DEFAULT 0,
-    ready_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    updated_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    state VARCHAR(10) NOT NULL DEFAULT 'ready' CHECK (state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')),
+    priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN -32768 AND 32767),
+    ready_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (ready_at BETWEEN -62135596800000000 AND 253402300799999999),
+    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (created_at BETWEEN -62135596800000000 AND 253402300799999999),
+    updated_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (updated_at BETWEEN -62135596800000000 AND 253402300799999999),
     unique_key VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    step INTEGER NOT NULL DEFAULT 0,
-    failures INTEGER NOT NULL DEFAULT 0,
-    crashes INTEGER NOT NULL DEFAULT 0,
+    step INTEGER NOT NULL DEFAULT 0 CHECK (step BETWEEN 0 AND 1000000000),
+    failures INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 1000000000),
+    crashes INTEGER NOT NULL DEFAULT 0 CHECK (crashes BETWEEN 0 AND 1000000000),
     owner BIGINT,
     fence BIGINT NOT NULL DEFAULT 0,
     committed_fence BIGINT,
-    leased_at BIGINT,
+    leased_at BIGINT CHECK (leased_at BETWEEN -62135596800000000 AND 253402300799999999),
     leased_by VARCHAR(100),
-    lease_until BIGINT,
-    cancel_at BIGINT,
+    lease_until BIGINT CHECK (lease_until BETWEEN -62135596800000000 AND 253402300799999999),
+    cancel_at BIGINT CHECK (cancel_at BETWEEN -62135596800000000 AND 253402300799999999),
     held_by VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     trace VARCHAR(55),
-    progress INTEGER NOT NULL DEFAULT 0,
+    progress INTEGER NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 100),
     progress_note VARCHAR(500),
     error_group VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     last_error LONGTEXT,
     cursor_json LONGTEXT,
     payload LONGTEXT NOT NULL CHECK (JSON_VALID(payload)),
-    has_dependants INTEGER NOT NULL DEFAULT 0
-)  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    has_dependants INTEGER NOT NULL DEFAULT 0 CHECK (has_dependants BETWEEN 0 AND 1),
+    alone INTEGER NOT NULL DEFAULT 0 CHECK (alone BETWEEN 0 AND 1)
+)  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX stepfast_job_ready ON stepfast_job (queue, state, priority DESC, ready_at, id);
 
@@ -52,7 +54,7 @@ CREATE INDEX stepfast_job_leased ON stepfast_job (owner, lease_until);
 
 CREATE INDEX stepfast_job_held ON stepfast_job (held_by, priority DESC, ready_at, id);
 
-CREATE UNIQUE INDEX stepfast_job_unique ON stepfast_job (unique_key);
+CREATE UNIQUE INDEX stepfast_job_unique ON stepfast_job (unique_key, kind);
 
 -- Jobs that ended: done, cancelled, or dead (a dead letter waits here for an operator, whatever its age). A result is
 -- kept for a shorter time than its job: then it is emptied, and result_expired_at says when.
@@ -60,27 +62,27 @@ CREATE TABLE IF NOT EXISTS stepfast_archive (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    state VARCHAR(10) NOT NULL,
-    priority INTEGER NOT NULL,
-    ready_at BIGINT NOT NULL,
-    created_at BIGINT NOT NULL,
-    finished_at BIGINT NOT NULL,
-    leased_at BIGINT,
+    state VARCHAR(10) NOT NULL CHECK (state IN ('done', 'dead', 'cancelled')),
+    priority INTEGER NOT NULL CHECK (priority BETWEEN -32768 AND 32767),
+    ready_at BIGINT NOT NULL CHECK (ready_at BETWEEN -62135596800000000 AND 253402300799999999),
+    created_at BIGINT NOT NULL CHECK (created_at BETWEEN -62135596800000000 AND 253402300799999999),
+    finished_at BIGINT NOT NULL CHECK (finished_at BETWEEN -62135596800000000 AND 253402300799999999),
+    leased_at BIGINT CHECK (leased_at BETWEEN -62135596800000000 AND 253402300799999999),
     unique_key VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    step INTEGER NOT NULL,
-    failures INTEGER NOT NULL,
-    crashes INTEGER NOT NULL,
+    step INTEGER NOT NULL CHECK (step BETWEEN 0 AND 1000000000),
+    failures INTEGER NOT NULL CHECK (failures BETWEEN 0 AND 1000000000),
+    crashes INTEGER NOT NULL CHECK (crashes BETWEEN 0 AND 1000000000),
     committed_fence BIGINT,
     trace VARCHAR(55),
-    progress INTEGER NOT NULL,
+    progress INTEGER NOT NULL CHECK (progress BETWEEN 0 AND 100),
     progress_note VARCHAR(500),
     error_group VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     last_error LONGTEXT,
     cursor_json LONGTEXT,
     payload LONGTEXT NOT NULL,
     result LONGTEXT,
-    result_expired_at BIGINT
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    result_expired_at BIGINT CHECK (result_expired_at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_archive_ended ON stepfast_archive (state, finished_at);
 
@@ -94,47 +96,53 @@ CREATE INDEX stepfast_archive_results ON stepfast_archive (result_kind, finished
 CREATE TABLE IF NOT EXISTS stepfast_worker (
     incarnation BIGINT NOT NULL PRIMARY KEY,
     worker_id VARCHAR(100) NOT NULL,
-    state VARCHAR(10) NOT NULL,
-    alive_until BIGINT NOT NULL,
-    lease BIGINT NOT NULL,
-    started_at BIGINT NOT NULL,
-    beat_at BIGINT NOT NULL,
-    ended_at BIGINT,
+    state VARCHAR(10) NOT NULL CHECK (state IN ('alive', 'stopped', 'dead')),
+    alive_until BIGINT NOT NULL CHECK (alive_until BETWEEN -62135596800000000 AND 253402300799999999),
+    lease BIGINT NOT NULL CHECK (lease BETWEEN 0 AND 1000000000000000000),
+    started_at BIGINT NOT NULL CHECK (started_at BETWEEN -62135596800000000 AND 253402300799999999),
+    beat_at BIGINT NOT NULL CHECK (beat_at BETWEEN -62135596800000000 AND 253402300799999999),
+    ended_at BIGINT CHECK (ended_at BETWEEN -62135596800000000 AND 253402300799999999),
     process VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     host VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     pid INTEGER NOT NULL,
-    concurrency INTEGER NOT NULL,
-    active INTEGER NOT NULL DEFAULT 0,
-    abandoned INTEGER,
+    concurrency INTEGER NOT NULL CHECK (concurrency BETWEEN 0 AND 1000000000),
+    active INTEGER NOT NULL DEFAULT 0 CHECK (active BETWEEN 0 AND 1000000000),
+    abandoned INTEGER CHECK (abandoned BETWEEN 0 AND 1000000000),
+    suspects_only INTEGER NOT NULL DEFAULT 0 CHECK (suspects_only BETWEEN 0 AND 1),
+    guardian VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    guardian_pid INTEGER,
     queues LONGTEXT NOT NULL,
-    active_ids LONGTEXT
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    active_ids LONGTEXT,
+    report LONGTEXT
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_worker_alive ON stepfast_worker (state, alive_until);
 
 CREATE TABLE IF NOT EXISTS stepfast_queue (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
-    paused_at BIGINT,
+    paused_at BIGINT CHECK (paused_at BETWEEN -62135596800000000 AND 253402300799999999),
     note VARCHAR(500)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- Ids and keys that must be remembered longer than their job lives; never moved, pruned only after until_at.
+-- kind: of the job, where the key is the id of one; it is known also after the job was pruned.
 CREATE TABLE IF NOT EXISTS stepfast_key (
-    id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    id VARCHAR(300) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    until_at BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    until_at BIGINT NOT NULL CHECK (until_at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_key_until ON stepfast_key (until_at);
 
 CREATE TABLE IF NOT EXISTS stepfast_log (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    at BIGINT NOT NULL,
+    at BIGINT NOT NULL CHECK (at BETWEEN -62135596800000000 AND 253402300799999999),
     level VARCHAR(10) NOT NULL,
-    step INTEGER NOT NULL,
+    step INTEGER NOT NULL CHECK (step BETWEEN 0 AND 1000000000),
     message LONGTEXT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_log_job ON stepfast_log (job_id, id);
 
@@ -144,11 +152,11 @@ CREATE INDEX  stepfast_log_job ON stepfast_log (job_id, id);
 CREATE TABLE IF NOT EXISTS stepfast_dependency (
     child_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     parent_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    bond VARCHAR(10) NOT NULL,
-    on_dead VARCHAR(10) NOT NULL,
-    state VARCHAR(10) NOT NULL,
+    bond VARCHAR(10) NOT NULL CHECK (bond IN ('after', 'member')),
+    on_dead VARCHAR(10) NOT NULL CHECK (on_dead IN ('wait', 'fail', 'run')),
+    state VARCHAR(10) NOT NULL CHECK (state IN ('open', 'met', 'broken')),
     PRIMARY KEY (child_id, parent_id)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_dependency_parent ON stepfast_dependency (parent_id, state);
 
@@ -160,8 +168,8 @@ CREATE INDEX stepfast_dependency_open ON stepfast_dependency (state, child_id, p
 -- Sending an event and beginning to wait for it both lock its name first: neither can miss the other.
 CREATE TABLE IF NOT EXISTS stepfast_event_name (
     id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    at BIGINT NOT NULL CHECK (at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_event_name_at ON stepfast_event_name (at);
 
@@ -170,10 +178,10 @@ CREATE TABLE IF NOT EXISTS stepfast_event (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     event_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    sent_at BIGINT NOT NULL,
-    until_at BIGINT NOT NULL,
+    sent_at BIGINT NOT NULL CHECK (sent_at BETWEEN -62135596800000000 AND 253402300799999999),
+    until_at BIGINT NOT NULL CHECK (until_at BETWEEN -62135596800000000 AND 253402300799999999),
     payload LONGTEXT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_event_of ON stepfast_event (name, id);
 
@@ -185,8 +193,8 @@ CREATE TABLE IF NOT EXISTS stepfast_wait (
     name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     fence BIGINT NOT NULL,
-    until_at BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    until_at BIGINT NOT NULL CHECK (until_at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_wait_of ON stepfast_wait (name, id);
 
@@ -197,12 +205,12 @@ CREATE INDEX  stepfast_wait_until ON stepfast_wait (until_at);
 
 CREATE TABLE IF NOT EXISTS stepfast_limit (
     id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
-    arrival_at BIGINT NOT NULL DEFAULT 0,
-    gap BIGINT NOT NULL DEFAULT 0,
-    tolerance BIGINT NOT NULL DEFAULT 0,
-    slots INTEGER NOT NULL DEFAULT 0,
-    due_at BIGINT
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    arrival_at BIGINT NOT NULL DEFAULT 0 CHECK (arrival_at BETWEEN -62135596800000000 AND 253402300799999999),
+    gap BIGINT NOT NULL DEFAULT 0 CHECK (gap BETWEEN 0 AND 1000000000000000000),
+    tolerance BIGINT NOT NULL DEFAULT 0 CHECK (tolerance BETWEEN 0 AND 1000000000000000000),
+    slots INTEGER NOT NULL DEFAULT 0 CHECK (slots BETWEEN 0 AND 1000000000),
+    due_at BIGINT CHECK (due_at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX stepfast_limit_due ON stepfast_limit (due_at);
 
@@ -212,7 +220,7 @@ CREATE TABLE IF NOT EXISTS stepfast_slot (
     limit_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     fence BIGINT NOT NULL,
     PRIMARY KEY (job_id, limit_id)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_slot_limit ON stepfast_slot (limit_id);
 
@@ -222,25 +230,25 @@ CREATE TABLE IF NOT EXISTS stepfast_schedule (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    priority INTEGER NOT NULL,
+    priority INTEGER NOT NULL CHECK (priority BETWEEN -32768 AND 32767),
     payload LONGTEXT NOT NULL CHECK (JSON_VALID(payload)),
     cron VARCHAR(200),
-    every BIGINT,
-    once_at BIGINT,
+    every BIGINT CHECK (every BETWEEN 0 AND 1000000000000000000),
+    once_at BIGINT CHECK (once_at BETWEEN -62135596800000000 AND 253402300799999999),
     tz VARCHAR(60) NOT NULL,
-    missed VARCHAR(10) NOT NULL,
-    overlap VARCHAR(10) NOT NULL,
+    missed VARCHAR(10) NOT NULL CHECK (missed IN ('once', 'all', 'skip')),
+    overlap VARCHAR(10) NOT NULL CHECK (overlap IN ('allow', 'skip')),
     tick_as VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    next_at BIGINT,
-    last_at BIGINT,
-    paused_at BIGINT,
-    removed_at BIGINT,
+    next_at BIGINT CHECK (next_at BETWEEN -62135596800000000 AND 253402300799999999),
+    last_at BIGINT CHECK (last_at BETWEEN -62135596800000000 AND 253402300799999999),
+    paused_at BIGINT CHECK (paused_at BETWEEN -62135596800000000 AND 253402300799999999),
+    removed_at BIGINT CHECK (removed_at BETWEEN -62135596800000000 AND 253402300799999999),
     source VARCHAR(10) NOT NULL,
     declared LONGTEXT,
     note VARCHAR(500),
-    changed_at BIGINT NOT NULL,
+    changed_at BIGINT NOT NULL CHECK (changed_at BETWEEN -62135596800000000 AND 253402300799999999),
     revision BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_schedule_next ON stepfast_schedule (next_at);
 
@@ -251,18 +259,18 @@ CREATE TABLE IF NOT EXISTS stepfast_outbox (
     destination VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     address LONGTEXT NOT NULL,
     dedupe_key VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    state VARCHAR(10) NOT NULL DEFAULT 'waiting',
-    attempts INTEGER NOT NULL DEFAULT 0,
-    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    since_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    due_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    ended_at BIGINT,
+    state VARCHAR(10) NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'sent', 'dead')),
+    attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts BETWEEN 0 AND 1000000000),
+    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (created_at BETWEEN -62135596800000000 AND 253402300799999999),
+    since_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (since_at BETWEEN -62135596800000000 AND 253402300799999999),
+    due_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (due_at BETWEEN -62135596800000000 AND 253402300799999999),
+    ended_at BIGINT CHECK (ended_at BETWEEN -62135596800000000 AND 253402300799999999),
     last_error LONGTEXT,
     job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     trace VARCHAR(55),
     headers LONGTEXT,
     body LONGTEXT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE UNIQUE INDEX stepfast_outbox_id ON stepfast_outbox (id);
 
@@ -279,8 +287,8 @@ CREATE INDEX  stepfast_outbox_job ON stepfast_outbox (job_id);
 CREATE TABLE IF NOT EXISTS stepfast_destination (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     fence BIGINT NOT NULL DEFAULT 0,
-    leased_until BIGINT NOT NULL DEFAULT 0
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    leased_until BIGINT NOT NULL DEFAULT 0 CHECK (leased_until BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_destination_idle ON stepfast_destination (leased_until);
 
@@ -291,16 +299,16 @@ CREATE TABLE IF NOT EXISTS stepfast_alert (
     severity VARCHAR(10) NOT NULL,
     title VARCHAR(200) NOT NULL,
     body LONGTEXT NOT NULL,
-    raised BIGINT NOT NULL DEFAULT 0,
-    untold BIGINT NOT NULL DEFAULT 0,
-    first_at BIGINT NOT NULL,
-    last_at BIGINT NOT NULL,
-    quiet_for BIGINT,
-    quiet_until BIGINT NOT NULL DEFAULT 0,
-    notify_at BIGINT,
-    notified_at BIGINT,
+    raised BIGINT NOT NULL DEFAULT 0 CHECK (raised BETWEEN 0 AND 1000000000000000000),
+    untold BIGINT NOT NULL DEFAULT 0 CHECK (untold BETWEEN 0 AND 1000000000000000000),
+    first_at BIGINT NOT NULL CHECK (first_at BETWEEN -62135596800000000 AND 253402300799999999),
+    last_at BIGINT NOT NULL CHECK (last_at BETWEEN -62135596800000000 AND 253402300799999999),
+    quiet_for BIGINT CHECK (quiet_for BETWEEN 0 AND 1000000000000000000),
+    quiet_until BIGINT NOT NULL DEFAULT 0 CHECK (quiet_until BETWEEN -62135596800000000 AND 253402300799999999),
+    notify_at BIGINT CHECK (notify_at BETWEEN -62135596800000000 AND 253402300799999999),
+    notified_at BIGINT CHECK (notified_at BETWEEN -62135596800000000 AND 253402300799999999),
     message_ids LONGTEXT
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX stepfast_alert_due ON stepfast_alert (notify_at);
 
@@ -310,14 +318,14 @@ CREATE INDEX  stepfast_alert_last ON stepfast_alert (last_at);
 -- be committed after a younger one.
 CREATE TABLE IF NOT EXISTS stepfast_bookmark (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    at BIGINT NOT NULL CHECK (at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE TABLE IF NOT EXISTS stepfast_death (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    finished_at BIGINT NOT NULL,
+    finished_at BIGINT NOT NULL CHECK (finished_at BETWEEN -62135596800000000 AND 253402300799999999),
     PRIMARY KEY (id, finished_at)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_death_old ON stepfast_death (finished_at);
 
@@ -326,66 +334,66 @@ CREATE INDEX  stepfast_death_old ON stepfast_death (finished_at);
 
 CREATE TABLE IF NOT EXISTS stepfast_feed (
     id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
-    watermark BIGINT,
+    watermark BIGINT CHECK (watermark BETWEEN -62135596800000000 AND 253402300799999999),
     version BIGINT NOT NULL DEFAULT 0,
     last_run VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    skew BIGINT NOT NULL DEFAULT 0,
-    last_took BIGINT NOT NULL DEFAULT 0,
-    troubles INTEGER NOT NULL DEFAULT 0,
-    paused_until BIGINT,
+    skew BIGINT NOT NULL DEFAULT 0 CHECK (skew BETWEEN -1000000000000000000 AND 1000000000000000000),
+    last_took BIGINT NOT NULL DEFAULT 0 CHECK (last_took BETWEEN 0 AND 1000000000000000000),
+    troubles INTEGER NOT NULL DEFAULT 0 CHECK (troubles BETWEEN 0 AND 1000000000),
+    paused_until BIGINT CHECK (paused_until BETWEEN -62135596800000000 AND 253402300799999999),
     pause_reason VARCHAR(500),
     export_to LONGTEXT,
-    troubled_at BIGINT,
+    troubled_at BIGINT CHECK (troubled_at BETWEEN -62135596800000000 AND 253402300799999999),
     probe VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    updated_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    updated_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (updated_at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- `active_feed` is the feed while the run is active: its unique index allows one active run per feed.
 CREATE TABLE IF NOT EXISTS stepfast_run (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    kind VARCHAR(12) NOT NULL,
+    kind VARCHAR(12) NOT NULL CHECK (kind IN ('full', 'incremental', 'backfill', 'verify', 'remap')),
     scope VARCHAR(10) NOT NULL DEFAULT 'complete',
-    state VARCHAR(20) NOT NULL,
-    stalled_in VARCHAR(20),
+    state VARCHAR(20) NOT NULL CHECK (state IN ('planning', 'fetching', 'applying', 'sweeping', 'stalled', 'completed', 'published_partial', 'failed', 'failed_quality', 'cancelled')),
+    stalled_in VARCHAR(20) CHECK (stalled_in IN ('planning', 'fetching', 'applying', 'sweeping', 'stalled', 'completed', 'published_partial', 'failed', 'failed_quality', 'cancelled')),
     active_feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    window_from BIGINT,
-    window_to BIGINT NOT NULL,
-    epoch INTEGER NOT NULL DEFAULT 0,
-    partitions INTEGER NOT NULL DEFAULT 0,
-    completed INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0,
-    unverified INTEGER NOT NULL DEFAULT 0,
-    estimate BIGINT NOT NULL DEFAULT 0,
-    baseline BIGINT,
-    requests BIGINT NOT NULL DEFAULT 0,
-    seen BIGINT NOT NULL DEFAULT 0,
-    rejected BIGINT NOT NULL DEFAULT 0,
-    applied BIGINT NOT NULL DEFAULT 0,
-    quarantined BIGINT NOT NULL DEFAULT 0,
-    gone BIGINT NOT NULL DEFAULT 0,
-    differences BIGINT NOT NULL DEFAULT 0,
-    most_rows BIGINT,
-    priority INTEGER NOT NULL DEFAULT 0,
-    rounds INTEGER NOT NULL DEFAULT 0,
-    shards INTEGER NOT NULL DEFAULT 0,
-    forced INTEGER NOT NULL DEFAULT 0,
+    window_from BIGINT CHECK (window_from BETWEEN -62135596800000000 AND 253402300799999999),
+    window_to BIGINT NOT NULL CHECK (window_to BETWEEN -62135596800000000 AND 253402300799999999),
+    epoch INTEGER NOT NULL DEFAULT 0 CHECK (epoch BETWEEN 0 AND 1000000000),
+    partitions INTEGER NOT NULL DEFAULT 0 CHECK (partitions BETWEEN 0 AND 1000000000),
+    completed INTEGER NOT NULL DEFAULT 0 CHECK (completed BETWEEN 0 AND 1000000000),
+    failed INTEGER NOT NULL DEFAULT 0 CHECK (failed BETWEEN 0 AND 1000000000),
+    unverified INTEGER NOT NULL DEFAULT 0 CHECK (unverified BETWEEN 0 AND 1000000000),
+    estimate BIGINT NOT NULL DEFAULT 0 CHECK (estimate BETWEEN 0 AND 1000000000000000000),
+    baseline BIGINT CHECK (baseline BETWEEN 0 AND 1000000000000000000),
+    requests BIGINT NOT NULL DEFAULT 0 CHECK (requests BETWEEN 0 AND 1000000000000000000),
+    seen BIGINT NOT NULL DEFAULT 0 CHECK (seen BETWEEN 0 AND 1000000000000000000),
+    rejected BIGINT NOT NULL DEFAULT 0 CHECK (rejected BETWEEN 0 AND 1000000000000000000),
+    applied BIGINT NOT NULL DEFAULT 0 CHECK (applied BETWEEN 0 AND 1000000000000000000),
+    quarantined BIGINT NOT NULL DEFAULT 0 CHECK (quarantined BETWEEN 0 AND 1000000000000000000),
+    gone BIGINT NOT NULL DEFAULT 0 CHECK (gone BETWEEN 0 AND 1000000000000000000),
+    differences BIGINT NOT NULL DEFAULT 0 CHECK (differences BETWEEN 0 AND 1000000000000000000),
+    most_rows BIGINT CHECK (most_rows BETWEEN 0 AND 1000000000000000000),
+    priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN -32768 AND 32767),
+    rounds INTEGER NOT NULL DEFAULT 0 CHECK (rounds BETWEEN 0 AND 1000000000),
+    shards INTEGER NOT NULL DEFAULT 0 CHECK (shards BETWEEN 0 AND 1000000000),
+    forced INTEGER NOT NULL DEFAULT 0 CHECK (forced BETWEEN 0 AND 1),
     mapper_version VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    watermark_before BIGINT,
-    watermark_after BIGINT,
-    started_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    updated_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    troubled_at BIGINT,
-    planned_at BIGINT,
-    fetched_at BIGINT,
-    applied_at BIGINT,
-    completed_at BIGINT,
-    ended_at BIGINT,
+    watermark_before BIGINT CHECK (watermark_before BETWEEN -62135596800000000 AND 253402300799999999),
+    watermark_after BIGINT CHECK (watermark_after BETWEEN -62135596800000000 AND 253402300799999999),
+    started_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (started_at BETWEEN -62135596800000000 AND 253402300799999999),
+    updated_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (updated_at BETWEEN -62135596800000000 AND 253402300799999999),
+    troubled_at BIGINT CHECK (troubled_at BETWEEN -62135596800000000 AND 253402300799999999),
+    planned_at BIGINT CHECK (planned_at BETWEEN -62135596800000000 AND 253402300799999999),
+    fetched_at BIGINT CHECK (fetched_at BETWEEN -62135596800000000 AND 253402300799999999),
+    applied_at BIGINT CHECK (applied_at BETWEEN -62135596800000000 AND 253402300799999999),
+    completed_at BIGINT CHECK (completed_at BETWEEN -62135596800000000 AND 253402300799999999),
+    ended_at BIGINT CHECK (ended_at BETWEEN -62135596800000000 AND 253402300799999999),
     job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     frontier LONGTEXT,
     reason LONGTEXT,
     trace VARCHAR(55)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE UNIQUE INDEX stepfast_run_active ON stepfast_run (active_feed);
 
@@ -398,33 +406,33 @@ CREATE INDEX  stepfast_run_ended ON stepfast_run (ended_at);
 CREATE TABLE IF NOT EXISTS stepfast_partition (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     run_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    number INTEGER NOT NULL,
+    number INTEGER NOT NULL CHECK (number BETWEEN 0 AND 1000000000),
     name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     parent VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     span LONGTEXT NOT NULL,
-    window_from BIGINT,
-    window_to BIGINT NOT NULL,
+    window_from BIGINT CHECK (window_from BETWEEN -62135596800000000 AND 253402300799999999),
+    window_to BIGINT NOT NULL CHECK (window_to BETWEEN -62135596800000000 AND 253402300799999999),
     debt_id BIGINT,
-    estimate BIGINT,
-    state VARCHAR(20) NOT NULL DEFAULT 'ready',
-    epoch INTEGER NOT NULL DEFAULT 0,
+    estimate BIGINT CHECK (estimate BETWEEN 0 AND 1000000000000000000),
+    state VARCHAR(20) NOT NULL DEFAULT 'ready' CHECK (state IN ('ready', 'running', 'done', 'done_unverified', 'split', 'failed', 'cancelled')),
+    epoch INTEGER NOT NULL DEFAULT 0 CHECK (epoch BETWEEN 0 AND 1000000000),
     seq INTEGER NOT NULL DEFAULT 0,
     paging LONGTEXT,
     frontier LONGTEXT,
-    next_offset BIGINT NOT NULL DEFAULT 0,
-    seen BIGINT NOT NULL DEFAULT 0,
-    rejected BIGINT NOT NULL DEFAULT 0,
-    requests BIGINT NOT NULL DEFAULT 0,
-    counted BIGINT,
+    next_offset BIGINT NOT NULL DEFAULT 0 CHECK (next_offset BETWEEN 0 AND 1000000000000000000),
+    seen BIGINT NOT NULL DEFAULT 0 CHECK (seen BETWEEN 0 AND 1000000000000000000),
+    rejected BIGINT NOT NULL DEFAULT 0 CHECK (rejected BETWEEN 0 AND 1000000000000000000),
+    requests BIGINT NOT NULL DEFAULT 0 CHECK (requests BETWEEN 0 AND 1000000000000000000),
+    counted BIGINT CHECK (counted BETWEEN 0 AND 1000000000000000000),
     job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     worker_id VARCHAR(100),
     last_error LONGTEXT,
-    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    started_at BIGINT,
-    updated_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    troubled_at BIGINT,
-    ended_at BIGINT
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (created_at BETWEEN -62135596800000000 AND 253402300799999999),
+    started_at BIGINT CHECK (started_at BETWEEN -62135596800000000 AND 253402300799999999),
+    updated_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (updated_at BETWEEN -62135596800000000 AND 253402300799999999),
+    troubled_at BIGINT CHECK (troubled_at BETWEEN -62135596800000000 AND 253402300799999999),
+    ended_at BIGINT CHECK (ended_at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE UNIQUE INDEX  stepfast_partition_number ON stepfast_partition (run_id, number);
 
@@ -448,7 +456,7 @@ CREATE TABLE IF NOT EXISTS stepfast_page (
     fence BIGINT NOT NULL,
     at BIGINT NOT NULL,
     PRIMARY KEY (partition_id, epoch, seq)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- Which items a partition has seen: anchors of its pages, and the proof that it is complete. Dropped with the run's end.
 CREATE TABLE IF NOT EXISTS stepfast_seen (
@@ -456,24 +464,24 @@ CREATE TABLE IF NOT EXISTS stepfast_seen (
     item_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     pass INTEGER NOT NULL,
     PRIMARY KEY (partition_id, item_id)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- The newest observation of every item. `pending`: 1 until it is consolidated, 2 if it was put into quarantine.
 CREATE TABLE IF NOT EXISTS stepfast_raw (
     feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     item_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    observed_at BIGINT NOT NULL,
+    observed_at BIGINT NOT NULL CHECK (observed_at BETWEEN -62135596800000000 AND 253402300799999999),
     run_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     content_hash VARCHAR(64) NOT NULL,
     applied_hash VARCHAR(64),
-    applied_at BIGINT,
-    pending INTEGER NOT NULL DEFAULT 1,
-    strikes INTEGER NOT NULL DEFAULT 0,
-    gone_at BIGINT,
+    applied_at BIGINT CHECK (applied_at BETWEEN -62135596800000000 AND 253402300799999999),
+    pending INTEGER NOT NULL DEFAULT 1 CHECK (pending IN (0, 1, 2)),
+    strikes INTEGER NOT NULL DEFAULT 0 CHECK (strikes BETWEEN 0 AND 1000000000),
+    gone_at BIGINT CHECK (gone_at BETWEEN -62135596800000000 AND 253402300799999999),
     struck_by VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     payload LONGTEXT NOT NULL,
     PRIMARY KEY (feed, item_id)
-)  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+)  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX stepfast_raw_pending ON stepfast_raw (feed, pending, item_id);
 
@@ -489,12 +497,12 @@ CREATE TABLE IF NOT EXISTS stepfast_quarantine (
     mapper_version VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     content_hash VARCHAR(64) NOT NULL,
     payload LONGTEXT NOT NULL,
-    first_seen_at BIGINT NOT NULL,
-    last_seen_at BIGINT NOT NULL,
-    hits INTEGER NOT NULL DEFAULT 1,
-    state VARCHAR(10) NOT NULL DEFAULT 'open',
+    first_seen_at BIGINT NOT NULL CHECK (first_seen_at BETWEEN -62135596800000000 AND 253402300799999999),
+    last_seen_at BIGINT NOT NULL CHECK (last_seen_at BETWEEN -62135596800000000 AND 253402300799999999),
+    hits INTEGER NOT NULL DEFAULT 1 CHECK (hits BETWEEN 0 AND 1000000000),
+    state VARCHAR(10) NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'replaying', 'replayed', 'superseded', 'discarded')),
     note VARCHAR(500)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE UNIQUE INDEX  stepfast_quarantine_item ON stepfast_quarantine (feed, item_id, stage);
 
@@ -507,16 +515,16 @@ CREATE TABLE IF NOT EXISTS stepfast_debt (
     feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     span LONGTEXT NOT NULL,
-    window_from BIGINT,
-    window_to BIGINT NOT NULL,
+    window_from BIGINT CHECK (window_from BETWEEN -62135596800000000 AND 253402300799999999),
+    window_to BIGINT NOT NULL CHECK (window_to BETWEEN -62135596800000000 AND 253402300799999999),
     run_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    opened_at BIGINT NOT NULL,
-    tries INTEGER NOT NULL DEFAULT 0,
-    state VARCHAR(10) NOT NULL DEFAULT 'open',
+    opened_at BIGINT NOT NULL CHECK (opened_at BETWEEN -62135596800000000 AND 253402300799999999),
+    tries INTEGER NOT NULL DEFAULT 0 CHECK (tries BETWEEN 0 AND 1000000000),
+    state VARCHAR(10) NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'closed')),
     closed_by VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    closed_at BIGINT,
+    closed_at BIGINT CHECK (closed_at BETWEEN -62135596800000000 AND 253402300799999999),
     reason VARCHAR(500)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE UNIQUE INDEX  stepfast_debt_digest ON stepfast_debt (digest);
 
@@ -527,8 +535,8 @@ CREATE INDEX  stepfast_debt_open ON stepfast_debt (feed, state);
 
 CREATE TABLE IF NOT EXISTS stepfast_message_queue (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
-    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (created_at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- state: ready (also while it is held, or scheduled: visible_at tells), done, dead. `remembered` is the message's id for
 -- as long as a second message with this id is swallowed; until_at says when the row may go.
@@ -537,18 +545,18 @@ CREATE TABLE IF NOT EXISTS stepfast_message (
     queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     message_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     remembered VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    state VARCHAR(10) NOT NULL DEFAULT 'ready',
-    visible_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    state VARCHAR(10) NOT NULL DEFAULT 'ready' CHECK (state IN ('ready', 'done', 'dead')),
+    visible_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (visible_at BETWEEN -62135596800000000 AND 253402300799999999),
     fence BIGINT NOT NULL DEFAULT 0,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    sent_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    until_at BIGINT,
+    attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts BETWEEN 0 AND 1000000000),
+    sent_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (sent_at BETWEEN -62135596800000000 AND 253402300799999999),
+    until_at BIGINT CHECK (until_at BETWEEN -62135596800000000 AND 253402300799999999),
     subject VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     properties LONGTEXT NOT NULL,
     body LONGTEXT NOT NULL,
     reason VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     detail LONGTEXT
-)  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+)  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX stepfast_message_ready ON stepfast_message (queue, state, visible_at, id);
 
@@ -566,14 +574,14 @@ CREATE TABLE IF NOT EXISTS stepfast_dead_message (
     queue VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     message_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     subject VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts BETWEEN 0 AND 1000000000),
     reason VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     detail LONGTEXT NOT NULL,
-    sent_at BIGINT,
-    found_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    sent_at BIGINT CHECK (sent_at BETWEEN -62135596800000000 AND 253402300799999999),
+    found_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (found_at BETWEEN -62135596800000000 AND 253402300799999999),
     properties LONGTEXT NOT NULL,
     body LONGTEXT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE UNIQUE INDEX  stepfast_dead_message_source ON stepfast_dead_message (source);
 
@@ -581,17 +589,19 @@ CREATE INDEX  stepfast_dead_message_found ON stepfast_dead_message (found_at);
 
 -- Tasks: messages of a queue, or of TASK_DATA, that became jobs. The row has the job's id, and the webhook that reports
 -- the job's end; it stays for as long as the task's id is remembered in stepfast_key.
+-- digest: of the payload; a message with the same task_id and another digest is another task.
 CREATE TABLE IF NOT EXISTS stepfast_task (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     client VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     task_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     task_type VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    digest VARCHAR(50),
     webhook_url LONGTEXT,
     source VARCHAR(40) NOT NULL,
     message_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    received_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    until_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    received_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (received_at BETWEEN -62135596800000000 AND 253402300799999999),
+    until_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (until_at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_task_name ON stepfast_task (task_id, client);
 
@@ -606,25 +616,27 @@ CREATE TABLE IF NOT EXISTS stepfast_received (
     client VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     task_type VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     status VARCHAR(20) NOT NULL,
-    received_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    received_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) CHECK (received_at BETWEEN -62135596800000000 AND 253402300799999999),
     body LONGTEXT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_received_task ON stepfast_received (task_id, received_at);
+
+CREATE INDEX  stepfast_received_at ON stepfast_received (received_at);
 
 -- The audit log: who did what, to what, and why. Written in the transaction of the action itself. A command that
 -- works in batches has one row: each batch adds what it touched, and ended_at stays empty until the last one.
 CREATE TABLE IF NOT EXISTS stepfast_audit (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL,
-    ended_at BIGINT,
+    at BIGINT NOT NULL CHECK (at BETWEEN -62135596800000000 AND 253402300799999999),
+    ended_at BIGINT CHECK (ended_at BETWEEN -62135596800000000 AND 253402300799999999),
     who VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     what VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     subject VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     why LONGTEXT,
-    touched BIGINT NOT NULL,
+    touched BIGINT NOT NULL CHECK (touched BETWEEN 0 AND 1000000000000000000),
     detail LONGTEXT
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 CREATE INDEX  stepfast_audit_at ON stepfast_audit (at, id);
 
@@ -633,19 +645,34 @@ CREATE INDEX  stepfast_audit_subject ON stepfast_audit (subject, at);
 -- Names of fields that applications hide, so that the command line, which loads no application, hides them too.
 CREATE TABLE IF NOT EXISTS stepfast_mask (
     id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
-    seen_at BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    seen_at BIGINT NOT NULL CHECK (seen_at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 -- An id of these tables, since databases of two servers may have the same name. One row that never changes.
 CREATE TABLE IF NOT EXISTS stepfast_installation (
     id INTEGER NOT NULL PRIMARY KEY,
     name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    made_at BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+    made_at BIGINT NOT NULL CHECK (made_at BETWEEN -62135596800000000 AND 253402300799999999)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
 
 INSERT INTO stepfast_installation (id, name, made_at) VALUES (1, LOWER(HEX(RANDOM_BYTES(16))), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id;
 
-CREATE OR REPLACE VIEW processing_jobs AS
+-- The names that the views of each component have here: none, default (their own), or a prefix. See `stepfast migrate --views`.
+CREATE TABLE IF NOT EXISTS stepfast_view_names (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    names VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='made by stepfast migrate';
+
+INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('stepfast', 1, 'first', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+
+CREATE ALGORITHM = TEMPTABLE VIEW partition_progress AS
+SELECT p.run_id, CONCAT('partition-', p.number) AS partition_id, CAST(p.next_offset AS SIGNED) AS next_offset,
+       p.state IN ('done', 'done_unverified') AS completed,
+       FROM_UNIXTIME(p.created_at * 0.000001) AS created_at, FROM_UNIXTIME(p.updated_at * 0.000001) AS updated_at
+  FROM stepfast_partition p
+ WHERE p.state <> 'split' AND 'made by stepfast migrate: fe7205a8' <> '';
+
+CREATE VIEW processing_jobs AS
 SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, JSON_VALUE(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
        CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
        j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
@@ -655,6 +682,7 @@ SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, JSON_VALUE(j.payload, '$.or
        FROM_UNIXTIME(greatest(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000) AS updated_at,
        CAST(NULL AS DATETIME(6)) AS finished_at
   FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE 'made by stepfast migrate: 90552c65' <> ''
 UNION ALL
 SELECT a.id, COALESCE(a.unique_key, a.id), JSON_VALUE(a.payload, '$.order_id'), a.kind,
        CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
@@ -663,7 +691,7 @@ SELECT a.id, COALESCE(a.unique_key, a.id), JSON_VALUE(a.payload, '$.order_id'), 
        FROM_UNIXTIME(a.finished_at / 1000000)
   FROM stepfast_archive a;
 
-CREATE OR REPLACE ALGORITHM = TEMPTABLE VIEW run_metadata AS
+CREATE ALGORITHM = TEMPTABLE VIEW run_metadata AS
 SELECT r.id AS run_id,
        CASE WHEN r.window_from IS NULL THEN 'full' ELSE 'incremental' END AS run_type,
        CASE WHEN r.state = 'planning' OR r.stalled_in = 'planning' THEN 1
@@ -677,9 +705,10 @@ SELECT r.id AS run_id,
        FROM_UNIXTIME(r.watermark_after * 0.000001) AS watermark_after,
        FROM_UNIXTIME(r.started_at * 0.000001) AS started_at,
        CASE r.state WHEN 'completed' THEN FROM_UNIXTIME(r.completed_at * 0.000001) END AS completed_at
-  FROM stepfast_run r;
+  FROM stepfast_run r
+ WHERE 'made by stepfast migrate: a01fae67' <> '';
 
-CREATE OR REPLACE ALGORITHM = TEMPTABLE VIEW worker_runs AS
+CREATE ALGORITHM = TEMPTABLE VIEW worker_runs AS
 SELECT p.id, p.run_id, CONCAT('partition-', p.number) AS partition_id,
        COALESCE(CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END, p.worker_id, 'unknown') AS worker_id,
        CASE WHEN p.state IN ('done', 'done_unverified') THEN 'completed'
@@ -695,13 +724,6 @@ SELECT p.id, p.run_id, CONCAT('partition-', p.number) AS partition_id,
        FROM_UNIXTIME(COALESCE(p.started_at, j.leased_at, p.created_at) * 0.000001) AS started_at,
        CASE WHEN p.state NOT IN ('ready', 'running') THEN FROM_UNIXTIME(p.ended_at * 0.000001) END AS completed_at
   FROM stepfast_partition p LEFT JOIN stepfast_job j ON j.id = p.job_id LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
- WHERE p.state <> 'split' AND (p.state <> 'ready' OR p.started_at IS NOT NULL OR j.state = 'leased');
+ WHERE p.state <> 'split' AND (p.state <> 'ready' OR p.started_at IS NOT NULL OR j.state = 'leased') AND 'made by stepfast migrate: 50083db9' <> '';
 
-CREATE OR REPLACE ALGORITHM = TEMPTABLE VIEW partition_progress AS
-SELECT p.run_id, CONCAT('partition-', p.number) AS partition_id, CAST(p.next_offset AS SIGNED) AS next_offset,
-       p.state IN ('done', 'done_unverified') AS completed,
-       FROM_UNIXTIME(p.created_at * 0.000001) AS created_at, FROM_UNIXTIME(p.updated_at * 0.000001) AS updated_at
-  FROM stepfast_partition p
- WHERE p.state <> 'split';
-
-INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('stepfast', 1, 'first', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_view_names (id, names) VALUES ('stepfast', 'default');

@@ -8,24 +8,69 @@ CREATE TABLE IF NOT EXISTS stepfast_schema (
 
 -- stepfast 0001 first
 
+-- Types of columns that refuse what no code of ours writes. Elsewhere each such column has a CHECK: see `column_types.py`.
+
+CREATE DOMAIN stepfast_instant AS BIGINT CHECK (VALUE BETWEEN -62135596800000000 AND 253402300799999999);
+
+CREATE DOMAIN stepfast_counter AS INTEGER CHECK (VALUE BETWEEN 0 AND 1000000000);
+
+CREATE DOMAIN stepfast_total AS BIGINT CHECK (VALUE BETWEEN 0 AND 1000000000000000000);
+
+CREATE DOMAIN stepfast_skew AS BIGINT CHECK (VALUE BETWEEN -1000000000000000000 AND 1000000000000000000);
+
+CREATE DOMAIN stepfast_flag AS INTEGER CHECK (VALUE BETWEEN 0 AND 1);
+
+CREATE DOMAIN stepfast_percentage AS INTEGER CHECK (VALUE BETWEEN 0 AND 100);
+
+CREATE DOMAIN stepfast_job_state AS VARCHAR(10) CHECK (VALUE IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting'));
+
+CREATE DOMAIN stepfast_ended_state AS VARCHAR(10) CHECK (VALUE IN ('done', 'dead', 'cancelled'));
+
+CREATE DOMAIN stepfast_worker_state AS VARCHAR(10) CHECK (VALUE IN ('alive', 'stopped', 'dead'));
+
+CREATE DOMAIN stepfast_bond AS VARCHAR(10) CHECK (VALUE IN ('after', 'member'));
+
+CREATE DOMAIN stepfast_on_dead AS VARCHAR(10) CHECK (VALUE IN ('wait', 'fail', 'run'));
+
+CREATE DOMAIN stepfast_edge_state AS VARCHAR(10) CHECK (VALUE IN ('open', 'met', 'broken'));
+
+CREATE DOMAIN stepfast_missed AS VARCHAR(10) CHECK (VALUE IN ('once', 'all', 'skip'));
+
+CREATE DOMAIN stepfast_overlap AS VARCHAR(10) CHECK (VALUE IN ('allow', 'skip'));
+
+CREATE DOMAIN stepfast_message_state AS VARCHAR(10) CHECK (VALUE IN ('waiting', 'sent', 'dead'));
+
+CREATE DOMAIN stepfast_run_kind AS VARCHAR(12) CHECK (VALUE IN ('full', 'incremental', 'backfill', 'verify', 'remap'));
+
+CREATE DOMAIN stepfast_run_state AS VARCHAR(20) CHECK (VALUE IN ('planning', 'fetching', 'applying', 'sweeping', 'stalled', 'completed', 'published_partial', 'failed', 'failed_quality', 'cancelled'));
+
+CREATE DOMAIN stepfast_partition_state AS VARCHAR(20) CHECK (VALUE IN ('ready', 'running', 'done', 'done_unverified', 'split', 'failed', 'cancelled'));
+
+CREATE DOMAIN stepfast_quarantine_state AS VARCHAR(10) CHECK (VALUE IN ('open', 'replaying', 'replayed', 'superseded', 'discarded'));
+
+CREATE DOMAIN stepfast_debt_state AS VARCHAR(10) CHECK (VALUE IN ('open', 'closed'));
+
+CREATE DOMAIN stepfast_queued_state AS VARCHAR(10) CHECK (VALUE IN ('ready', 'done', 'dead'));
+
 -- The leased step. Unfinished jobs live in one small hot table; ended ones move to the archive in the
 -- transaction that ends them. Instants are microseconds since 1970, UTC, on the database's clock.
 -- Every column has a default except id, kind and payload, so that a plain INSERT is a valid enqueue.
+-- alone: 1 if a suspect must run with nothing beside it.
 -- has_dependants: 1 if another job may wait for this one. The end of every other job looks no further, and pays nothing.
 
 CREATE TABLE IF NOT EXISTS stepfast_job (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     queue VARCHAR(128) COLLATE "C" NOT NULL DEFAULT 'default',
     kind VARCHAR(200) COLLATE "C" NOT NULL,
-    state VARCHAR(10) NOT NULL DEFAULT 'ready',
-    priority INTEGER NOT NULL DEFAULT 0,
-    ready_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    state stepfast_job_state NOT NULL DEFAULT 'ready',
+    priority SMALLINT NOT NULL DEFAULT 0,
+    ready_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
     created_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
     updated_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
     unique_key VARCHAR(128) COLLATE "C",
     step INTEGER NOT NULL DEFAULT 0,
-    failures INTEGER NOT NULL DEFAULT 0,
-    crashes INTEGER NOT NULL DEFAULT 0,
+    failures stepfast_counter NOT NULL DEFAULT 0,
+    crashes stepfast_counter NOT NULL DEFAULT 0,
     owner BIGINT,
     fence BIGINT NOT NULL DEFAULT 0,
     committed_fence BIGINT,
@@ -41,7 +86,8 @@ CREATE TABLE IF NOT EXISTS stepfast_job (
     last_error TEXT,
     cursor_json TEXT,
     payload JSON NOT NULL,
-    has_dependants INTEGER NOT NULL DEFAULT 0
+    has_dependants INTEGER NOT NULL DEFAULT 0,
+    alone INTEGER NOT NULL DEFAULT 0
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000, vacuum_truncate = off) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_job_ready ON stepfast_job (queue, priority DESC, ready_at, id) WHERE state = 'ready';
@@ -56,9 +102,9 @@ CREATE INDEX IF NOT EXISTS stepfast_job_leased ON stepfast_job (owner, lease_unt
 
 CREATE INDEX IF NOT EXISTS stepfast_job_held ON stepfast_job (held_by, priority DESC, ready_at, id) WHERE state = 'held';
 
--- Unique while unfinished: nothing but the end of the job frees its key.
+-- Unique among the unfinished jobs of a kind: nothing but the end of the job frees its key.
 
-CREATE UNIQUE INDEX IF NOT EXISTS stepfast_job_unique ON stepfast_job (unique_key) WHERE unique_key IS NOT NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_job_unique ON stepfast_job (unique_key, kind) WHERE unique_key IS NOT NULL;
 
 -- Jobs that ended: done, cancelled, or dead (a dead letter waits here for an operator, whatever its age). A result is
 -- kept for a shorter time than its job: then it is emptied, and result_expired_at says when.
@@ -66,16 +112,16 @@ CREATE TABLE IF NOT EXISTS stepfast_archive (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     queue VARCHAR(128) COLLATE "C" NOT NULL,
     kind VARCHAR(200) COLLATE "C" NOT NULL,
-    state VARCHAR(10) NOT NULL,
-    priority INTEGER NOT NULL,
-    ready_at BIGINT NOT NULL,
+    state stepfast_ended_state NOT NULL,
+    priority SMALLINT NOT NULL,
+    ready_at stepfast_instant NOT NULL,
     created_at BIGINT NOT NULL,
-    finished_at BIGINT NOT NULL,
+    finished_at stepfast_instant NOT NULL,
     leased_at BIGINT,
     unique_key VARCHAR(128) COLLATE "C",
     step INTEGER NOT NULL,
-    failures INTEGER NOT NULL,
-    crashes INTEGER NOT NULL,
+    failures stepfast_counter NOT NULL,
+    crashes stepfast_counter NOT NULL,
     committed_fence BIGINT,
     trace VARCHAR(55),
     progress INTEGER NOT NULL,
@@ -102,34 +148,40 @@ CREATE INDEX IF NOT EXISTS stepfast_archive_results ON stepfast_archive (kind, f
 CREATE TABLE IF NOT EXISTS stepfast_worker (
     incarnation BIGINT NOT NULL PRIMARY KEY,
     worker_id VARCHAR(100) NOT NULL,
-    state VARCHAR(10) NOT NULL,
-    alive_until BIGINT NOT NULL,
-    lease BIGINT NOT NULL,
-    started_at BIGINT NOT NULL,
-    beat_at BIGINT NOT NULL,
-    ended_at BIGINT,
+    state stepfast_worker_state NOT NULL,
+    alive_until stepfast_instant NOT NULL,
+    lease stepfast_total NOT NULL,
+    started_at stepfast_instant NOT NULL,
+    beat_at stepfast_instant NOT NULL,
+    ended_at stepfast_instant,
     process VARCHAR(200) COLLATE "C" NOT NULL,
     host VARCHAR(200) COLLATE "C" NOT NULL,
     pid INTEGER NOT NULL,
-    concurrency INTEGER NOT NULL,
-    active INTEGER NOT NULL DEFAULT 0,
-    abandoned INTEGER,
+    concurrency stepfast_counter NOT NULL,
+    active stepfast_counter NOT NULL DEFAULT 0,
+    abandoned stepfast_counter,
+    suspects_only stepfast_flag NOT NULL DEFAULT 0,
+    guardian VARCHAR(200) COLLATE "C",
+    guardian_pid INTEGER,
     queues TEXT NOT NULL,
-    active_ids TEXT
+    active_ids TEXT,
+    report TEXT
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_worker_alive ON stepfast_worker (state, alive_until);
 
 CREATE TABLE IF NOT EXISTS stepfast_queue (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
-    paused_at BIGINT,
+    paused_at stepfast_instant,
     note VARCHAR(500)
 ) ;
 
 -- Ids and keys that must be remembered longer than their job lives; never moved, pruned only after until_at.
+-- kind: of the job, where the key is the id of one; it is known also after the job was pruned.
 CREATE TABLE IF NOT EXISTS stepfast_key (
-    id VARCHAR(200) COLLATE "C" NOT NULL PRIMARY KEY,
+    id VARCHAR(300) COLLATE "C" NOT NULL PRIMARY KEY,
     job_id VARCHAR(128) COLLATE "C" NOT NULL,
+    kind VARCHAR(200) COLLATE "C",
     until_at BIGINT NOT NULL
 ) ;
 
@@ -152,9 +204,9 @@ CREATE INDEX IF NOT EXISTS stepfast_log_job ON stepfast_log (job_id, id);
 CREATE TABLE IF NOT EXISTS stepfast_dependency (
     child_id VARCHAR(128) COLLATE "C" NOT NULL,
     parent_id VARCHAR(128) COLLATE "C" NOT NULL,
-    bond VARCHAR(10) NOT NULL,
-    on_dead VARCHAR(10) NOT NULL,
-    state VARCHAR(10) NOT NULL,
+    bond stepfast_bond NOT NULL,
+    on_dead stepfast_on_dead NOT NULL,
+    state stepfast_edge_state NOT NULL,
     PRIMARY KEY (child_id, parent_id)
 ) ;
 
@@ -170,7 +222,7 @@ CREATE INDEX IF NOT EXISTS stepfast_dependency_open ON stepfast_dependency (chil
 -- Sending an event and beginning to wait for it both lock its name first: neither can miss the other.
 CREATE TABLE IF NOT EXISTS stepfast_event_name (
     id VARCHAR(200) COLLATE "C" NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL
+    at stepfast_instant NOT NULL
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_event_name_at ON stepfast_event_name (at);
@@ -180,8 +232,8 @@ CREATE TABLE IF NOT EXISTS stepfast_event (
     id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name VARCHAR(200) COLLATE "C" NOT NULL,
     event_id VARCHAR(128) COLLATE "C" NOT NULL,
-    sent_at BIGINT NOT NULL,
-    until_at BIGINT NOT NULL,
+    sent_at stepfast_instant NOT NULL,
+    until_at stepfast_instant NOT NULL,
     payload TEXT NOT NULL
 ) ;
 
@@ -195,7 +247,7 @@ CREATE TABLE IF NOT EXISTS stepfast_wait (
     name VARCHAR(200) COLLATE "C" NOT NULL,
     job_id VARCHAR(128) COLLATE "C" NOT NULL,
     fence BIGINT NOT NULL,
-    until_at BIGINT NOT NULL
+    until_at stepfast_instant NOT NULL
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_wait_of ON stepfast_wait (name, id);
@@ -207,11 +259,11 @@ CREATE INDEX IF NOT EXISTS stepfast_wait_until ON stepfast_wait (until_at);
 
 CREATE TABLE IF NOT EXISTS stepfast_limit (
     id VARCHAR(200) COLLATE "C" NOT NULL PRIMARY KEY,
-    arrival_at BIGINT NOT NULL DEFAULT 0,
-    gap BIGINT NOT NULL DEFAULT 0,
-    tolerance BIGINT NOT NULL DEFAULT 0,
-    slots INTEGER NOT NULL DEFAULT 0,
-    due_at BIGINT
+    arrival_at stepfast_instant NOT NULL DEFAULT 0,
+    gap stepfast_total NOT NULL DEFAULT 0,
+    tolerance stepfast_total NOT NULL DEFAULT 0,
+    slots stepfast_counter NOT NULL DEFAULT 0,
+    due_at stepfast_instant
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_limit_due ON stepfast_limit (due_at) WHERE due_at IS NOT NULL;
@@ -232,23 +284,23 @@ CREATE TABLE IF NOT EXISTS stepfast_schedule (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     kind VARCHAR(200) COLLATE "C" NOT NULL,
     queue VARCHAR(128) COLLATE "C" NOT NULL,
-    priority INTEGER NOT NULL,
+    priority SMALLINT NOT NULL,
     payload JSON NOT NULL,
     cron VARCHAR(200),
-    every BIGINT,
-    once_at BIGINT,
+    every stepfast_total,
+    once_at stepfast_instant,
     tz VARCHAR(60) NOT NULL,
-    missed VARCHAR(10) NOT NULL,
-    overlap VARCHAR(10) NOT NULL,
+    missed stepfast_missed NOT NULL,
+    overlap stepfast_overlap NOT NULL,
     tick_as VARCHAR(200) COLLATE "C",
-    next_at BIGINT,
-    last_at BIGINT,
-    paused_at BIGINT,
-    removed_at BIGINT,
+    next_at stepfast_instant,
+    last_at stepfast_instant,
+    paused_at stepfast_instant,
+    removed_at stepfast_instant,
     source VARCHAR(10) NOT NULL,
     declared TEXT,
     note VARCHAR(500),
-    changed_at BIGINT NOT NULL,
+    changed_at stepfast_instant NOT NULL,
     revision BIGINT NOT NULL
 ) ;
 
@@ -267,12 +319,12 @@ CREATE TABLE IF NOT EXISTS stepfast_outbox (
     destination VARCHAR(128) COLLATE "C" NOT NULL,
     address TEXT NOT NULL,
     dedupe_key VARCHAR(128) COLLATE "C",
-    state VARCHAR(10) NOT NULL DEFAULT 'waiting',
-    attempts INTEGER NOT NULL DEFAULT 0,
-    created_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-    since_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-    due_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-    ended_at BIGINT,
+    state stepfast_message_state NOT NULL DEFAULT 'waiting',
+    attempts stepfast_counter NOT NULL DEFAULT 0,
+    created_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    since_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    due_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    ended_at stepfast_instant,
     last_error TEXT,
     job_id VARCHAR(128) COLLATE "C",
     trace VARCHAR(55),
@@ -297,7 +349,7 @@ CREATE INDEX IF NOT EXISTS stepfast_outbox_job ON stepfast_outbox (job_id);
 CREATE TABLE IF NOT EXISTS stepfast_destination (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     fence BIGINT NOT NULL DEFAULT 0,
-    leased_until BIGINT NOT NULL DEFAULT 0
+    leased_until stepfast_instant NOT NULL DEFAULT 0
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_destination_idle ON stepfast_destination (leased_until);
@@ -309,14 +361,14 @@ CREATE TABLE IF NOT EXISTS stepfast_alert (
     severity VARCHAR(10) NOT NULL,
     title VARCHAR(200) NOT NULL,
     body TEXT NOT NULL,
-    raised BIGINT NOT NULL DEFAULT 0,
-    untold BIGINT NOT NULL DEFAULT 0,
-    first_at BIGINT NOT NULL,
-    last_at BIGINT NOT NULL,
-    quiet_for BIGINT,
-    quiet_until BIGINT NOT NULL DEFAULT 0,
-    notify_at BIGINT,
-    notified_at BIGINT,
+    raised stepfast_total NOT NULL DEFAULT 0,
+    untold stepfast_total NOT NULL DEFAULT 0,
+    first_at stepfast_instant NOT NULL,
+    last_at stepfast_instant NOT NULL,
+    quiet_for stepfast_total,
+    quiet_until stepfast_instant NOT NULL DEFAULT 0,
+    notify_at stepfast_instant,
+    notified_at stepfast_instant,
     message_ids TEXT
 ) ;
 
@@ -328,12 +380,12 @@ CREATE INDEX IF NOT EXISTS stepfast_alert_last ON stepfast_alert (last_at);
 -- be committed after a younger one.
 CREATE TABLE IF NOT EXISTS stepfast_bookmark (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL
+    at stepfast_instant NOT NULL
 ) ;
 
 CREATE TABLE IF NOT EXISTS stepfast_death (
     id VARCHAR(128) COLLATE "C" NOT NULL,
-    finished_at BIGINT NOT NULL,
+    finished_at stepfast_instant NOT NULL,
     PRIMARY KEY (id, finished_at)
 ) ;
 
@@ -344,61 +396,61 @@ CREATE INDEX IF NOT EXISTS stepfast_death_old ON stepfast_death (finished_at);
 
 CREATE TABLE IF NOT EXISTS stepfast_feed (
     id VARCHAR(200) COLLATE "C" NOT NULL PRIMARY KEY,
-    watermark BIGINT,
+    watermark stepfast_instant,
     version BIGINT NOT NULL DEFAULT 0,
     last_run VARCHAR(128) COLLATE "C",
-    skew BIGINT NOT NULL DEFAULT 0,
-    last_took BIGINT NOT NULL DEFAULT 0,
-    troubles INTEGER NOT NULL DEFAULT 0,
-    paused_until BIGINT,
+    skew stepfast_skew NOT NULL DEFAULT 0,
+    last_took stepfast_total NOT NULL DEFAULT 0,
+    troubles stepfast_counter NOT NULL DEFAULT 0,
+    paused_until stepfast_instant,
     pause_reason VARCHAR(500),
     export_to TEXT,
-    troubled_at BIGINT,
+    troubled_at stepfast_instant,
     probe VARCHAR(128) COLLATE "C",
-    updated_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+    updated_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 ) ;
 
 -- `active_feed` is the feed while the run is active: its unique index allows one active run per feed.
 CREATE TABLE IF NOT EXISTS stepfast_run (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     feed VARCHAR(200) COLLATE "C" NOT NULL,
-    kind VARCHAR(12) NOT NULL,
+    kind stepfast_run_kind NOT NULL,
     scope VARCHAR(10) NOT NULL DEFAULT 'complete',
-    state VARCHAR(20) NOT NULL,
-    stalled_in VARCHAR(20),
+    state stepfast_run_state NOT NULL,
+    stalled_in stepfast_run_state,
     active_feed VARCHAR(200) COLLATE "C",
-    window_from BIGINT,
-    window_to BIGINT NOT NULL,
-    epoch INTEGER NOT NULL DEFAULT 0,
-    partitions INTEGER NOT NULL DEFAULT 0,
-    completed INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0,
-    unverified INTEGER NOT NULL DEFAULT 0,
-    estimate BIGINT NOT NULL DEFAULT 0,
-    baseline BIGINT,
-    requests BIGINT NOT NULL DEFAULT 0,
-    seen BIGINT NOT NULL DEFAULT 0,
-    rejected BIGINT NOT NULL DEFAULT 0,
-    applied BIGINT NOT NULL DEFAULT 0,
-    quarantined BIGINT NOT NULL DEFAULT 0,
-    gone BIGINT NOT NULL DEFAULT 0,
-    differences BIGINT NOT NULL DEFAULT 0,
-    most_rows BIGINT,
-    priority INTEGER NOT NULL DEFAULT 0,
-    rounds INTEGER NOT NULL DEFAULT 0,
-    shards INTEGER NOT NULL DEFAULT 0,
-    forced INTEGER NOT NULL DEFAULT 0,
+    window_from stepfast_instant,
+    window_to stepfast_instant NOT NULL,
+    epoch stepfast_counter NOT NULL DEFAULT 0,
+    partitions stepfast_counter NOT NULL DEFAULT 0,
+    completed stepfast_counter NOT NULL DEFAULT 0,
+    failed stepfast_counter NOT NULL DEFAULT 0,
+    unverified stepfast_counter NOT NULL DEFAULT 0,
+    estimate stepfast_total NOT NULL DEFAULT 0,
+    baseline stepfast_total,
+    requests stepfast_total NOT NULL DEFAULT 0,
+    seen stepfast_total NOT NULL DEFAULT 0,
+    rejected stepfast_total NOT NULL DEFAULT 0,
+    applied stepfast_total NOT NULL DEFAULT 0,
+    quarantined stepfast_total NOT NULL DEFAULT 0,
+    gone stepfast_total NOT NULL DEFAULT 0,
+    differences stepfast_total NOT NULL DEFAULT 0,
+    most_rows stepfast_total,
+    priority SMALLINT NOT NULL DEFAULT 0,
+    rounds stepfast_counter NOT NULL DEFAULT 0,
+    shards stepfast_counter NOT NULL DEFAULT 0,
+    forced stepfast_flag NOT NULL DEFAULT 0,
     mapper_version VARCHAR(200) COLLATE "C",
-    watermark_before BIGINT,
-    watermark_after BIGINT,
-    started_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-    updated_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-    troubled_at BIGINT,
-    planned_at BIGINT,
-    fetched_at BIGINT,
-    applied_at BIGINT,
-    completed_at BIGINT,
-    ended_at BIGINT,
+    watermark_before stepfast_instant,
+    watermark_after stepfast_instant,
+    started_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    updated_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    troubled_at stepfast_instant,
+    planned_at stepfast_instant,
+    fetched_at stepfast_instant,
+    applied_at stepfast_instant,
+    completed_at stepfast_instant,
+    ended_at stepfast_instant,
     job_id VARCHAR(128) COLLATE "C",
     frontier TEXT,
     reason TEXT,
@@ -416,32 +468,32 @@ CREATE INDEX IF NOT EXISTS stepfast_run_ended ON stepfast_run (ended_at);
 CREATE TABLE IF NOT EXISTS stepfast_partition (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     run_id VARCHAR(128) COLLATE "C" NOT NULL,
-    number INTEGER NOT NULL,
+    number stepfast_counter NOT NULL,
     name VARCHAR(200) COLLATE "C" NOT NULL,
     parent VARCHAR(128) COLLATE "C",
     span TEXT NOT NULL,
-    window_from BIGINT,
-    window_to BIGINT NOT NULL,
+    window_from stepfast_instant,
+    window_to stepfast_instant NOT NULL,
     debt_id BIGINT,
-    estimate BIGINT,
-    state VARCHAR(20) NOT NULL DEFAULT 'ready',
-    epoch INTEGER NOT NULL DEFAULT 0,
+    estimate stepfast_total,
+    state stepfast_partition_state NOT NULL DEFAULT 'ready',
+    epoch stepfast_counter NOT NULL DEFAULT 0,
     seq INTEGER NOT NULL DEFAULT 0,
     paging TEXT,
     frontier TEXT,
-    next_offset BIGINT NOT NULL DEFAULT 0,
-    seen BIGINT NOT NULL DEFAULT 0,
-    rejected BIGINT NOT NULL DEFAULT 0,
-    requests BIGINT NOT NULL DEFAULT 0,
-    counted BIGINT,
+    next_offset stepfast_total NOT NULL DEFAULT 0,
+    seen stepfast_total NOT NULL DEFAULT 0,
+    rejected stepfast_total NOT NULL DEFAULT 0,
+    requests stepfast_total NOT NULL DEFAULT 0,
+    counted stepfast_total,
     job_id VARCHAR(128) COLLATE "C",
     worker_id VARCHAR(100),
     last_error TEXT,
-    created_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-    started_at BIGINT,
-    updated_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-    troubled_at BIGINT,
-    ended_at BIGINT
+    created_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    started_at stepfast_instant,
+    updated_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    troubled_at stepfast_instant,
+    ended_at stepfast_instant
 ) ;
 
 CREATE UNIQUE INDEX IF NOT EXISTS stepfast_partition_number ON stepfast_partition (run_id, number);
@@ -480,14 +532,14 @@ CREATE TABLE IF NOT EXISTS stepfast_seen (
 CREATE TABLE IF NOT EXISTS stepfast_raw (
     feed VARCHAR(200) COLLATE "C" NOT NULL,
     item_id VARCHAR(200) COLLATE "C" NOT NULL,
-    observed_at BIGINT NOT NULL,
+    observed_at stepfast_instant NOT NULL,
     run_id VARCHAR(128) COLLATE "C" NOT NULL,
     content_hash VARCHAR(64) NOT NULL,
     applied_hash VARCHAR(64),
-    applied_at BIGINT,
-    pending INTEGER NOT NULL DEFAULT 1,
-    strikes INTEGER NOT NULL DEFAULT 0,
-    gone_at BIGINT,
+    applied_at stepfast_instant,
+    pending INTEGER NOT NULL DEFAULT 1 CHECK (pending IN (0, 1, 2)),
+    strikes stepfast_counter NOT NULL DEFAULT 0,
+    gone_at stepfast_instant,
     struck_by VARCHAR(128) COLLATE "C",
     payload TEXT NOT NULL,
     PRIMARY KEY (feed, item_id)
@@ -507,10 +559,10 @@ CREATE TABLE IF NOT EXISTS stepfast_quarantine (
     mapper_version VARCHAR(200) COLLATE "C",
     content_hash VARCHAR(64) NOT NULL,
     payload TEXT NOT NULL,
-    first_seen_at BIGINT NOT NULL,
-    last_seen_at BIGINT NOT NULL,
-    hits INTEGER NOT NULL DEFAULT 1,
-    state VARCHAR(10) NOT NULL DEFAULT 'open',
+    first_seen_at stepfast_instant NOT NULL,
+    last_seen_at stepfast_instant NOT NULL,
+    hits stepfast_counter NOT NULL DEFAULT 1,
+    state stepfast_quarantine_state NOT NULL DEFAULT 'open',
     note VARCHAR(500)
 ) ;
 
@@ -525,14 +577,14 @@ CREATE TABLE IF NOT EXISTS stepfast_debt (
     feed VARCHAR(200) COLLATE "C" NOT NULL,
     name VARCHAR(200) COLLATE "C" NOT NULL,
     span TEXT NOT NULL,
-    window_from BIGINT,
-    window_to BIGINT NOT NULL,
+    window_from stepfast_instant,
+    window_to stepfast_instant NOT NULL,
     run_id VARCHAR(128) COLLATE "C" NOT NULL,
-    opened_at BIGINT NOT NULL,
-    tries INTEGER NOT NULL DEFAULT 0,
-    state VARCHAR(10) NOT NULL DEFAULT 'open',
+    opened_at stepfast_instant NOT NULL,
+    tries stepfast_counter NOT NULL DEFAULT 0,
+    state stepfast_debt_state NOT NULL DEFAULT 'open',
     closed_by VARCHAR(128) COLLATE "C",
-    closed_at BIGINT,
+    closed_at stepfast_instant,
     reason VARCHAR(500)
 ) ;
 
@@ -545,7 +597,7 @@ CREATE INDEX IF NOT EXISTS stepfast_debt_open ON stepfast_debt (feed, state);
 
 CREATE TABLE IF NOT EXISTS stepfast_message_queue (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
-    created_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+    created_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 ) ;
 
 -- state: ready (also while it is held, or scheduled: visible_at tells), done, dead. `remembered` is the message's id for
@@ -555,12 +607,12 @@ CREATE TABLE IF NOT EXISTS stepfast_message (
     queue VARCHAR(128) COLLATE "C" NOT NULL,
     message_id VARCHAR(128) COLLATE "C" NOT NULL,
     remembered VARCHAR(128) COLLATE "C",
-    state VARCHAR(10) NOT NULL DEFAULT 'ready',
-    visible_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    state stepfast_queued_state NOT NULL DEFAULT 'ready',
+    visible_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
     fence BIGINT NOT NULL DEFAULT 0,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    sent_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-    until_at BIGINT,
+    attempts stepfast_counter NOT NULL DEFAULT 0,
+    sent_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    until_at stepfast_instant,
     subject VARCHAR(200) COLLATE "C" NOT NULL,
     properties TEXT NOT NULL,
     body TEXT NOT NULL,
@@ -586,11 +638,11 @@ CREATE TABLE IF NOT EXISTS stepfast_dead_message (
     queue VARCHAR(200) COLLATE "C" NOT NULL,
     message_id VARCHAR(200) COLLATE "C" NOT NULL,
     subject VARCHAR(200) COLLATE "C" NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
+    attempts stepfast_counter NOT NULL DEFAULT 0,
     reason VARCHAR(200) COLLATE "C" NOT NULL,
     detail TEXT NOT NULL,
-    sent_at BIGINT,
-    found_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    sent_at stepfast_instant,
+    found_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
     properties TEXT NOT NULL,
     body TEXT NOT NULL
 ) ;
@@ -601,16 +653,18 @@ CREATE INDEX IF NOT EXISTS stepfast_dead_message_found ON stepfast_dead_message 
 
 -- Tasks: messages of a queue, or of TASK_DATA, that became jobs. The row has the job's id, and the webhook that reports
 -- the job's end; it stays for as long as the task's id is remembered in stepfast_key.
+-- digest: of the payload; a message with the same task_id and another digest is another task.
 CREATE TABLE IF NOT EXISTS stepfast_task (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     client VARCHAR(128) COLLATE "C" NOT NULL,
     task_id VARCHAR(200) COLLATE "C" NOT NULL,
     task_type VARCHAR(200) COLLATE "C" NOT NULL,
+    digest VARCHAR(50),
     webhook_url TEXT,
     source VARCHAR(40) NOT NULL,
     message_id VARCHAR(200) COLLATE "C",
-    received_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-    until_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+    received_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    until_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_task_name ON stepfast_task (task_id, client);
@@ -626,23 +680,25 @@ CREATE TABLE IF NOT EXISTS stepfast_received (
     client VARCHAR(200) COLLATE "C" NOT NULL,
     task_type VARCHAR(200) COLLATE "C" NOT NULL,
     status VARCHAR(20) NOT NULL,
-    received_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    received_at stepfast_instant NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
     body TEXT NOT NULL
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_received_task ON stepfast_received (task_id, received_at);
 
+CREATE INDEX IF NOT EXISTS stepfast_received_at ON stepfast_received (received_at);
+
 -- The audit log: who did what, to what, and why. Written in the transaction of the action itself. A command that
 -- works in batches has one row: each batch adds what it touched, and ended_at stays empty until the last one.
 CREATE TABLE IF NOT EXISTS stepfast_audit (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL,
-    ended_at BIGINT,
+    at stepfast_instant NOT NULL,
+    ended_at stepfast_instant,
     who VARCHAR(200) COLLATE "C" NOT NULL,
     what VARCHAR(200) COLLATE "C" NOT NULL,
     subject VARCHAR(200) COLLATE "C" NOT NULL,
     why TEXT,
-    touched BIGINT NOT NULL,
+    touched stepfast_total NOT NULL,
     detail TEXT
 ) ;
 
@@ -653,25 +709,41 @@ CREATE INDEX IF NOT EXISTS stepfast_audit_subject ON stepfast_audit (subject, at
 -- Names of fields that applications hide, so that the command line, which loads no application, hides them too.
 CREATE TABLE IF NOT EXISTS stepfast_mask (
     id VARCHAR(200) COLLATE "C" NOT NULL PRIMARY KEY,
-    seen_at BIGINT NOT NULL
+    seen_at stepfast_instant NOT NULL
 ) ;
 
 -- An id of these tables, since databases of two servers may have the same name. One row that never changes.
 CREATE TABLE IF NOT EXISTS stepfast_installation (
     id INTEGER NOT NULL PRIMARY KEY,
     name VARCHAR(128) COLLATE "C" NOT NULL,
-    made_at BIGINT NOT NULL
+    made_at stepfast_instant NOT NULL
 ) ;
 
 INSERT INTO stepfast_installation (id, name, made_at) VALUES (1, replace(CAST(gen_random_uuid() AS TEXT), '-', ''), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING;
 
--- Views for a person at a SQL prompt, under the names and with the words of the operators' documents. Read-only.
---
--- Jobs. One that is scheduled or waits for others is pending.
+-- The names that the views of each component have here: none, default (their own), or a prefix. See `stepfast migrate --views`.
+CREATE TABLE IF NOT EXISTS stepfast_view_names (
+    id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
+    names VARCHAR(128) COLLATE "C" NOT NULL
+) ;
+
+INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('stepfast', 1, 'first', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT));
+
+-- Every partition, from the moment its run is planned. One that failed or was cancelled is not completed.
+
+CREATE VIEW partition_progress AS
+SELECT CAST(p.run_id AS TEXT) AS run_id, 'partition-' || p.number AS partition_id,
+       CAST(least(p.next_offset, 2147483647) AS INTEGER) AS next_offset,
+       p.state IN ('done', 'done_unverified') AS completed,
+       to_timestamp(p.created_at / 1000000.0) AS created_at, to_timestamp(p.updated_at / 1000000.0) AS updated_at
+  FROM stepfast_partition p CROSS JOIN (SELECT 1) AS read_only
+ WHERE p.state <> 'split' AND 'made by stepfast migrate: 1f419644' <> '';
+
+-- All jobs, with the words of the operators' documents. One that is scheduled or waits for others is pending. Read-only.
 -- (PostgreSQL reads nothing of a document that holds a NUL character: without a look at it first, one such
 -- payload would make the whole view unreadable.)
 
-CREATE OR REPLACE VIEW processing_jobs AS
+CREATE VIEW processing_jobs AS
 SELECT j.id, CAST(COALESCE(j.unique_key, j.id) AS TEXT) AS job_id, CASE WHEN position('\u0000' IN CAST(j.payload AS TEXT)) = 0 THEN j.payload ->> 'order_id' END AS order_id, j.kind AS job_type,
        CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
        j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
@@ -681,6 +753,7 @@ SELECT j.id, CAST(COALESCE(j.unique_key, j.id) AS TEXT) AS job_id, CASE WHEN pos
        to_timestamp(greatest(j.updated_at, CASE j.state WHEN 'leased' THEN w.beat_at END) / 1000000.0) AS updated_at,
        CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS finished_at
   FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE 'made by stepfast migrate: 5adbb627' <> ''
 UNION ALL
 SELECT a.id, CAST(COALESCE(a.unique_key, a.id) AS TEXT), CASE WHEN position('\u0000' IN a.payload) = 0 THEN CAST(a.payload AS JSON) ->> 'order_id' END, a.kind,
        CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
@@ -690,13 +763,22 @@ SELECT a.id, CAST(COALESCE(a.unique_key, a.id) AS TEXT), CASE WHEN position('\u0
        to_timestamp(a.finished_at / 1000000.0)
   FROM stepfast_archive a;
 
+-- An INSERT is refused with the table to insert into. (MariaDB has no triggers on views, and refuses it in its own words.)
+
+CREATE OR REPLACE FUNCTION stepfast_refuse_insert() RETURNS trigger LANGUAGE plpgsql AS
+$$BEGIN RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state', MESSAGE = 'cannot insert into the view ' || TG_TABLE_NAME || '; insert the job into stepfast_job', HINT = 'INSERT INTO stepfast_job (id, kind, payload) VALUES (...)'; END$$;
+
+DROP TRIGGER IF EXISTS stepfast_refuse_insert ON processing_jobs;
+
+CREATE TRIGGER stepfast_refuse_insert INSTEAD OF INSERT ON processing_jobs FOR EACH ROW EXECUTE PROCEDURE stepfast_refuse_insert();
+
 -- Runs. A worker is a partition there. One that was split is not shown: its pieces are. `partition-7` is the one with
 -- number 7.
 --
 -- Until the plan is made at least one partition is expected; a run that ended without completing has failed at something,
 -- if not at a partition. (The joined row makes PostgreSQL refuse to write through the view.)
 
-CREATE OR REPLACE VIEW run_metadata AS
+CREATE VIEW run_metadata AS
 SELECT CAST(r.id AS TEXT) AS run_id,
        CASE WHEN r.window_from IS NULL THEN 'full' ELSE 'incremental' END AS run_type,
        CASE WHEN r.state = 'planning' OR r.stalled_in = 'planning' THEN 1
@@ -711,12 +793,13 @@ SELECT CAST(r.id AS TEXT) AS run_id,
        to_timestamp(r.watermark_after / 1000000.0) AS watermark_after,
        to_timestamp(r.started_at / 1000000.0) AS started_at,
        CASE r.state WHEN 'completed' THEN to_timestamp(r.completed_at / 1000000.0) END AS completed_at
-  FROM stepfast_run r CROSS JOIN (SELECT 1) AS read_only;
+  FROM stepfast_run r CROSS JOIN (SELECT 1) AS read_only
+ WHERE 'made by stepfast migrate: 242dc942' <> '';
 
 -- Partitions that a worker has begun to read. The worker is the one that holds it, or committed its last page.
 -- (PostgreSQL makes no jsonb of a NUL character: one such range would make the whole view unreadable.)
 
-CREATE OR REPLACE VIEW worker_runs AS
+CREATE VIEW worker_runs AS
 SELECT CAST(p.id AS TEXT) AS id, CAST(p.run_id AS TEXT) AS run_id, 'partition-' || p.number AS partition_id,
        CAST(COALESCE(CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END, p.worker_id, 'unknown') AS TEXT) AS worker_id,
        CASE WHEN p.state IN ('done', 'done_unverified') THEN 'completed'
@@ -734,16 +817,6 @@ SELECT CAST(p.id AS TEXT) AS id, CAST(p.run_id AS TEXT) AS run_id, 'partition-' 
        to_timestamp(COALESCE(p.started_at, j.leased_at, p.created_at) / 1000000.0) AS started_at,
        CASE WHEN p.state NOT IN ('ready', 'running') THEN to_timestamp(p.ended_at / 1000000.0) END AS completed_at
   FROM stepfast_partition p LEFT JOIN stepfast_job j ON j.id = p.job_id LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
- WHERE p.state <> 'split' AND (p.state <> 'ready' OR p.started_at IS NOT NULL OR j.state = 'leased');
+ WHERE p.state <> 'split' AND (p.state <> 'ready' OR p.started_at IS NOT NULL OR j.state = 'leased') AND 'made by stepfast migrate: 8db68990' <> '';
 
--- Every partition, from the moment its run is planned. One that failed or was cancelled is not completed.
-
-CREATE OR REPLACE VIEW partition_progress AS
-SELECT CAST(p.run_id AS TEXT) AS run_id, 'partition-' || p.number AS partition_id,
-       CAST(least(p.next_offset, 2147483647) AS INTEGER) AS next_offset,
-       p.state IN ('done', 'done_unverified') AS completed,
-       to_timestamp(p.created_at / 1000000.0) AS created_at, to_timestamp(p.updated_at / 1000000.0) AS updated_at
-  FROM stepfast_partition p CROSS JOIN (SELECT 1) AS read_only
- WHERE p.state <> 'split';
-
-INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('stepfast', 1, 'first', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT));
+INSERT INTO stepfast_view_names (id, names) VALUES ('stepfast', 'default');

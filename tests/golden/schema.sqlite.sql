@@ -11,37 +11,39 @@ CREATE TABLE IF NOT EXISTS stepfast_schema (
 -- The leased step. Unfinished jobs live in one small hot table; ended ones move to the archive in the
 -- transaction that ends them. Instants are microseconds since 1970, UTC, on the database's clock.
 -- Every column has a default except id, kind and payload, so that a plain INSERT is a valid enqueue.
+-- alone: 1 if a suspect must run with nothing beside it.
 -- has_dependants: 1 if another job may wait for this one. The end of every other job looks no further, and pays nothing.
 
 CREATE TABLE IF NOT EXISTS stepfast_job (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     queue VARCHAR(128) NOT NULL DEFAULT 'default',
     kind VARCHAR(200) NOT NULL,
-    state VARCHAR(10) NOT NULL DEFAULT 'ready',
-    priority INTEGER NOT NULL DEFAULT 0,
-    ready_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    state VARCHAR(10) NOT NULL DEFAULT 'ready' CHECK (state = 'scheduled' OR state = 'ready' OR state = 'suspect' OR state = 'leased' OR state = 'held' OR state = 'waiting'),
+    priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN -32768 AND 32767),
+    ready_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (ready_at BETWEEN -62135596800000000 AND 253402300799999999),
+    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (created_at BETWEEN -62135596800000000 AND 253402300799999999),
+    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (updated_at BETWEEN -62135596800000000 AND 253402300799999999),
     unique_key VARCHAR(128),
-    step INTEGER NOT NULL DEFAULT 0,
-    failures INTEGER NOT NULL DEFAULT 0,
-    crashes INTEGER NOT NULL DEFAULT 0,
+    step INTEGER NOT NULL DEFAULT 0 CHECK (step BETWEEN 0 AND 1000000000),
+    failures INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 1000000000),
+    crashes INTEGER NOT NULL DEFAULT 0 CHECK (crashes BETWEEN 0 AND 1000000000),
     owner BIGINT,
     fence BIGINT NOT NULL DEFAULT 0,
     committed_fence BIGINT,
-    leased_at BIGINT,
+    leased_at BIGINT CHECK (leased_at BETWEEN -62135596800000000 AND 253402300799999999),
     leased_by VARCHAR(100),
-    lease_until BIGINT,
-    cancel_at BIGINT,
+    lease_until BIGINT CHECK (lease_until BETWEEN -62135596800000000 AND 253402300799999999),
+    cancel_at BIGINT CHECK (cancel_at BETWEEN -62135596800000000 AND 253402300799999999),
     held_by VARCHAR(200),
     trace VARCHAR(55),
-    progress INTEGER NOT NULL DEFAULT 0,
+    progress INTEGER NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 100),
     progress_note VARCHAR(500),
     error_group VARCHAR(200),
     last_error TEXT,
     cursor_json TEXT,
     payload TEXT NOT NULL CHECK (json_valid(payload)),
-    has_dependants INTEGER NOT NULL DEFAULT 0
+    has_dependants INTEGER NOT NULL DEFAULT 0 CHECK (has_dependants BETWEEN 0 AND 1),
+    alone INTEGER NOT NULL DEFAULT 0 CHECK (alone BETWEEN 0 AND 1)
 )  ;
 
 CREATE INDEX IF NOT EXISTS stepfast_job_ready ON stepfast_job (queue, priority DESC, ready_at, id) WHERE state = 'ready';
@@ -56,9 +58,9 @@ CREATE INDEX IF NOT EXISTS stepfast_job_leased ON stepfast_job (owner, lease_unt
 
 CREATE INDEX IF NOT EXISTS stepfast_job_held ON stepfast_job (held_by, priority DESC, ready_at, id) WHERE state = 'held';
 
--- Unique while unfinished: nothing but the end of the job frees its key.
+-- Unique among the unfinished jobs of a kind: nothing but the end of the job frees its key.
 
-CREATE UNIQUE INDEX IF NOT EXISTS stepfast_job_unique ON stepfast_job (unique_key) WHERE unique_key IS NOT NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_job_unique ON stepfast_job (unique_key, kind) WHERE unique_key IS NOT NULL;
 
 -- Jobs that ended: done, cancelled, or dead (a dead letter waits here for an operator, whatever its age). A result is
 -- kept for a shorter time than its job: then it is emptied, and result_expired_at says when.
@@ -66,26 +68,26 @@ CREATE TABLE IF NOT EXISTS stepfast_archive (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     queue VARCHAR(128) NOT NULL,
     kind VARCHAR(200) NOT NULL,
-    state VARCHAR(10) NOT NULL,
-    priority INTEGER NOT NULL,
-    ready_at BIGINT NOT NULL,
-    created_at BIGINT NOT NULL,
-    finished_at BIGINT NOT NULL,
-    leased_at BIGINT,
+    state VARCHAR(10) NOT NULL CHECK (state = 'done' OR state = 'dead' OR state = 'cancelled'),
+    priority INTEGER NOT NULL CHECK (priority BETWEEN -32768 AND 32767),
+    ready_at BIGINT NOT NULL CHECK (ready_at BETWEEN -62135596800000000 AND 253402300799999999),
+    created_at BIGINT NOT NULL CHECK (created_at BETWEEN -62135596800000000 AND 253402300799999999),
+    finished_at BIGINT NOT NULL CHECK (finished_at BETWEEN -62135596800000000 AND 253402300799999999),
+    leased_at BIGINT CHECK (leased_at BETWEEN -62135596800000000 AND 253402300799999999),
     unique_key VARCHAR(128),
-    step INTEGER NOT NULL,
-    failures INTEGER NOT NULL,
-    crashes INTEGER NOT NULL,
+    step INTEGER NOT NULL CHECK (step BETWEEN 0 AND 1000000000),
+    failures INTEGER NOT NULL CHECK (failures BETWEEN 0 AND 1000000000),
+    crashes INTEGER NOT NULL CHECK (crashes BETWEEN 0 AND 1000000000),
     committed_fence BIGINT,
     trace VARCHAR(55),
-    progress INTEGER NOT NULL,
+    progress INTEGER NOT NULL CHECK (progress BETWEEN 0 AND 100),
     progress_note VARCHAR(500),
     error_group VARCHAR(200),
     last_error TEXT,
     cursor_json TEXT,
     payload TEXT NOT NULL,
     result TEXT,
-    result_expired_at BIGINT
+    result_expired_at BIGINT CHECK (result_expired_at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_archive_ended ON stepfast_archive (state, finished_at);
@@ -98,35 +100,41 @@ CREATE INDEX IF NOT EXISTS stepfast_archive_results ON stepfast_archive (kind, f
 CREATE TABLE IF NOT EXISTS stepfast_worker (
     incarnation BIGINT NOT NULL PRIMARY KEY,
     worker_id VARCHAR(100) NOT NULL,
-    state VARCHAR(10) NOT NULL,
-    alive_until BIGINT NOT NULL,
-    lease BIGINT NOT NULL,
-    started_at BIGINT NOT NULL,
-    beat_at BIGINT NOT NULL,
-    ended_at BIGINT,
+    state VARCHAR(10) NOT NULL CHECK (state = 'alive' OR state = 'stopped' OR state = 'dead'),
+    alive_until BIGINT NOT NULL CHECK (alive_until BETWEEN -62135596800000000 AND 253402300799999999),
+    lease BIGINT NOT NULL CHECK (lease BETWEEN 0 AND 1000000000000000000),
+    started_at BIGINT NOT NULL CHECK (started_at BETWEEN -62135596800000000 AND 253402300799999999),
+    beat_at BIGINT NOT NULL CHECK (beat_at BETWEEN -62135596800000000 AND 253402300799999999),
+    ended_at BIGINT CHECK (ended_at BETWEEN -62135596800000000 AND 253402300799999999),
     process VARCHAR(200) NOT NULL,
     host VARCHAR(200) NOT NULL,
     pid INTEGER NOT NULL,
-    concurrency INTEGER NOT NULL,
-    active INTEGER NOT NULL DEFAULT 0,
-    abandoned INTEGER,
+    concurrency INTEGER NOT NULL CHECK (concurrency BETWEEN 0 AND 1000000000),
+    active INTEGER NOT NULL DEFAULT 0 CHECK (active BETWEEN 0 AND 1000000000),
+    abandoned INTEGER CHECK (abandoned BETWEEN 0 AND 1000000000),
+    suspects_only INTEGER NOT NULL DEFAULT 0 CHECK (suspects_only BETWEEN 0 AND 1),
+    guardian VARCHAR(200),
+    guardian_pid INTEGER,
     queues TEXT NOT NULL,
-    active_ids TEXT
+    active_ids TEXT,
+    report TEXT
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_worker_alive ON stepfast_worker (state, alive_until);
 
 CREATE TABLE IF NOT EXISTS stepfast_queue (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
-    paused_at BIGINT,
+    paused_at BIGINT CHECK (paused_at BETWEEN -62135596800000000 AND 253402300799999999),
     note VARCHAR(500)
 ) ;
 
 -- Ids and keys that must be remembered longer than their job lives; never moved, pruned only after until_at.
+-- kind: of the job, where the key is the id of one; it is known also after the job was pruned.
 CREATE TABLE IF NOT EXISTS stepfast_key (
-    id VARCHAR(200) NOT NULL PRIMARY KEY,
+    id VARCHAR(300) NOT NULL PRIMARY KEY,
     job_id VARCHAR(128) NOT NULL,
-    until_at BIGINT NOT NULL
+    kind VARCHAR(200),
+    until_at BIGINT NOT NULL CHECK (until_at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_key_until ON stepfast_key (until_at);
@@ -134,9 +142,9 @@ CREATE INDEX IF NOT EXISTS stepfast_key_until ON stepfast_key (until_at);
 CREATE TABLE IF NOT EXISTS stepfast_log (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     job_id VARCHAR(128) NOT NULL,
-    at BIGINT NOT NULL,
+    at BIGINT NOT NULL CHECK (at BETWEEN -62135596800000000 AND 253402300799999999),
     level VARCHAR(10) NOT NULL,
-    step INTEGER NOT NULL,
+    step INTEGER NOT NULL CHECK (step BETWEEN 0 AND 1000000000),
     message TEXT NOT NULL
 ) ;
 
@@ -148,9 +156,9 @@ CREATE INDEX IF NOT EXISTS stepfast_log_job ON stepfast_log (job_id, id);
 CREATE TABLE IF NOT EXISTS stepfast_dependency (
     child_id VARCHAR(128) NOT NULL,
     parent_id VARCHAR(128) NOT NULL,
-    bond VARCHAR(10) NOT NULL,
-    on_dead VARCHAR(10) NOT NULL,
-    state VARCHAR(10) NOT NULL,
+    bond VARCHAR(10) NOT NULL CHECK (bond = 'after' OR bond = 'member'),
+    on_dead VARCHAR(10) NOT NULL CHECK (on_dead = 'wait' OR on_dead = 'fail' OR on_dead = 'run'),
+    state VARCHAR(10) NOT NULL CHECK (state = 'open' OR state = 'met' OR state = 'broken'),
     PRIMARY KEY (child_id, parent_id)
 ) ;
 
@@ -166,7 +174,7 @@ CREATE INDEX IF NOT EXISTS stepfast_dependency_open ON stepfast_dependency (chil
 -- Sending an event and beginning to wait for it both lock its name first: neither can miss the other.
 CREATE TABLE IF NOT EXISTS stepfast_event_name (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL
+    at BIGINT NOT NULL CHECK (at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_event_name_at ON stepfast_event_name (at);
@@ -176,8 +184,8 @@ CREATE TABLE IF NOT EXISTS stepfast_event (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name VARCHAR(200) NOT NULL,
     event_id VARCHAR(128) NOT NULL,
-    sent_at BIGINT NOT NULL,
-    until_at BIGINT NOT NULL,
+    sent_at BIGINT NOT NULL CHECK (sent_at BETWEEN -62135596800000000 AND 253402300799999999),
+    until_at BIGINT NOT NULL CHECK (until_at BETWEEN -62135596800000000 AND 253402300799999999),
     payload TEXT NOT NULL
 ) ;
 
@@ -191,7 +199,7 @@ CREATE TABLE IF NOT EXISTS stepfast_wait (
     name VARCHAR(200) NOT NULL,
     job_id VARCHAR(128) NOT NULL,
     fence BIGINT NOT NULL,
-    until_at BIGINT NOT NULL
+    until_at BIGINT NOT NULL CHECK (until_at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_wait_of ON stepfast_wait (name, id);
@@ -203,11 +211,11 @@ CREATE INDEX IF NOT EXISTS stepfast_wait_until ON stepfast_wait (until_at);
 
 CREATE TABLE IF NOT EXISTS stepfast_limit (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
-    arrival_at BIGINT NOT NULL DEFAULT 0,
-    gap BIGINT NOT NULL DEFAULT 0,
-    tolerance BIGINT NOT NULL DEFAULT 0,
-    slots INTEGER NOT NULL DEFAULT 0,
-    due_at BIGINT
+    arrival_at BIGINT NOT NULL DEFAULT 0 CHECK (arrival_at BETWEEN -62135596800000000 AND 253402300799999999),
+    gap BIGINT NOT NULL DEFAULT 0 CHECK (gap BETWEEN 0 AND 1000000000000000000),
+    tolerance BIGINT NOT NULL DEFAULT 0 CHECK (tolerance BETWEEN 0 AND 1000000000000000000),
+    slots INTEGER NOT NULL DEFAULT 0 CHECK (slots BETWEEN 0 AND 1000000000),
+    due_at BIGINT CHECK (due_at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_limit_due ON stepfast_limit (due_at) WHERE due_at IS NOT NULL;
@@ -228,23 +236,23 @@ CREATE TABLE IF NOT EXISTS stepfast_schedule (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     kind VARCHAR(200) NOT NULL,
     queue VARCHAR(128) NOT NULL,
-    priority INTEGER NOT NULL,
+    priority INTEGER NOT NULL CHECK (priority BETWEEN -32768 AND 32767),
     payload TEXT NOT NULL CHECK (json_valid(payload)),
     cron VARCHAR(200),
-    every BIGINT,
-    once_at BIGINT,
+    every BIGINT CHECK (every BETWEEN 0 AND 1000000000000000000),
+    once_at BIGINT CHECK (once_at BETWEEN -62135596800000000 AND 253402300799999999),
     tz VARCHAR(60) NOT NULL,
-    missed VARCHAR(10) NOT NULL,
-    overlap VARCHAR(10) NOT NULL,
+    missed VARCHAR(10) NOT NULL CHECK (missed = 'once' OR missed = 'all' OR missed = 'skip'),
+    overlap VARCHAR(10) NOT NULL CHECK (overlap = 'allow' OR overlap = 'skip'),
     tick_as VARCHAR(200),
-    next_at BIGINT,
-    last_at BIGINT,
-    paused_at BIGINT,
-    removed_at BIGINT,
+    next_at BIGINT CHECK (next_at BETWEEN -62135596800000000 AND 253402300799999999),
+    last_at BIGINT CHECK (last_at BETWEEN -62135596800000000 AND 253402300799999999),
+    paused_at BIGINT CHECK (paused_at BETWEEN -62135596800000000 AND 253402300799999999),
+    removed_at BIGINT CHECK (removed_at BETWEEN -62135596800000000 AND 253402300799999999),
     source VARCHAR(10) NOT NULL,
     declared TEXT,
     note VARCHAR(500),
-    changed_at BIGINT NOT NULL,
+    changed_at BIGINT NOT NULL CHECK (changed_at BETWEEN -62135596800000000 AND 253402300799999999),
     revision BIGINT NOT NULL
 ) ;
 
@@ -257,12 +265,12 @@ CREATE TABLE IF NOT EXISTS stepfast_outbox (
     destination VARCHAR(128) NOT NULL,
     address TEXT NOT NULL,
     dedupe_key VARCHAR(128),
-    state VARCHAR(10) NOT NULL DEFAULT 'waiting',
-    attempts INTEGER NOT NULL DEFAULT 0,
-    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    since_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    due_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    ended_at BIGINT,
+    state VARCHAR(10) NOT NULL DEFAULT 'waiting' CHECK (state = 'waiting' OR state = 'sent' OR state = 'dead'),
+    attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts BETWEEN 0 AND 1000000000),
+    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (created_at BETWEEN -62135596800000000 AND 253402300799999999),
+    since_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (since_at BETWEEN -62135596800000000 AND 253402300799999999),
+    due_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (due_at BETWEEN -62135596800000000 AND 253402300799999999),
+    ended_at BIGINT CHECK (ended_at BETWEEN -62135596800000000 AND 253402300799999999),
     last_error TEXT,
     job_id VARCHAR(128),
     trace VARCHAR(55),
@@ -289,7 +297,7 @@ CREATE INDEX IF NOT EXISTS stepfast_outbox_job ON stepfast_outbox (job_id);
 CREATE TABLE IF NOT EXISTS stepfast_destination (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     fence BIGINT NOT NULL DEFAULT 0,
-    leased_until BIGINT NOT NULL DEFAULT 0
+    leased_until BIGINT NOT NULL DEFAULT 0 CHECK (leased_until BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_destination_idle ON stepfast_destination (leased_until);
@@ -301,14 +309,14 @@ CREATE TABLE IF NOT EXISTS stepfast_alert (
     severity VARCHAR(10) NOT NULL,
     title VARCHAR(200) NOT NULL,
     body TEXT NOT NULL,
-    raised BIGINT NOT NULL DEFAULT 0,
-    untold BIGINT NOT NULL DEFAULT 0,
-    first_at BIGINT NOT NULL,
-    last_at BIGINT NOT NULL,
-    quiet_for BIGINT,
-    quiet_until BIGINT NOT NULL DEFAULT 0,
-    notify_at BIGINT,
-    notified_at BIGINT,
+    raised BIGINT NOT NULL DEFAULT 0 CHECK (raised BETWEEN 0 AND 1000000000000000000),
+    untold BIGINT NOT NULL DEFAULT 0 CHECK (untold BETWEEN 0 AND 1000000000000000000),
+    first_at BIGINT NOT NULL CHECK (first_at BETWEEN -62135596800000000 AND 253402300799999999),
+    last_at BIGINT NOT NULL CHECK (last_at BETWEEN -62135596800000000 AND 253402300799999999),
+    quiet_for BIGINT CHECK (quiet_for BETWEEN 0 AND 1000000000000000000),
+    quiet_until BIGINT NOT NULL DEFAULT 0 CHECK (quiet_until BETWEEN -62135596800000000 AND 253402300799999999),
+    notify_at BIGINT CHECK (notify_at BETWEEN -62135596800000000 AND 253402300799999999),
+    notified_at BIGINT CHECK (notified_at BETWEEN -62135596800000000 AND 253402300799999999),
     message_ids TEXT
 ) ;
 
@@ -320,12 +328,12 @@ CREATE INDEX IF NOT EXISTS stepfast_alert_last ON stepfast_alert (last_at);
 -- be committed after a younger one.
 CREATE TABLE IF NOT EXISTS stepfast_bookmark (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL
+    at BIGINT NOT NULL CHECK (at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 CREATE TABLE IF NOT EXISTS stepfast_death (
     id VARCHAR(128) NOT NULL,
-    finished_at BIGINT NOT NULL,
+    finished_at BIGINT NOT NULL CHECK (finished_at BETWEEN -62135596800000000 AND 253402300799999999),
     PRIMARY KEY (id, finished_at)
 ) ;
 
@@ -336,61 +344,61 @@ CREATE INDEX IF NOT EXISTS stepfast_death_old ON stepfast_death (finished_at);
 
 CREATE TABLE IF NOT EXISTS stepfast_feed (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
-    watermark BIGINT,
+    watermark BIGINT CHECK (watermark BETWEEN -62135596800000000 AND 253402300799999999),
     version BIGINT NOT NULL DEFAULT 0,
     last_run VARCHAR(128),
-    skew BIGINT NOT NULL DEFAULT 0,
-    last_took BIGINT NOT NULL DEFAULT 0,
-    troubles INTEGER NOT NULL DEFAULT 0,
-    paused_until BIGINT,
+    skew BIGINT NOT NULL DEFAULT 0 CHECK (skew BETWEEN -1000000000000000000 AND 1000000000000000000),
+    last_took BIGINT NOT NULL DEFAULT 0 CHECK (last_took BETWEEN 0 AND 1000000000000000000),
+    troubles INTEGER NOT NULL DEFAULT 0 CHECK (troubles BETWEEN 0 AND 1000000000),
+    paused_until BIGINT CHECK (paused_until BETWEEN -62135596800000000 AND 253402300799999999),
     pause_reason VARCHAR(500),
     export_to TEXT,
-    troubled_at BIGINT,
+    troubled_at BIGINT CHECK (troubled_at BETWEEN -62135596800000000 AND 253402300799999999),
     probe VARCHAR(128),
-    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (updated_at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 -- `active_feed` is the feed while the run is active: its unique index allows one active run per feed.
 CREATE TABLE IF NOT EXISTS stepfast_run (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     feed VARCHAR(200) NOT NULL,
-    kind VARCHAR(12) NOT NULL,
+    kind VARCHAR(12) NOT NULL CHECK (kind = 'full' OR kind = 'incremental' OR kind = 'backfill' OR kind = 'verify' OR kind = 'remap'),
     scope VARCHAR(10) NOT NULL DEFAULT 'complete',
-    state VARCHAR(20) NOT NULL,
-    stalled_in VARCHAR(20),
+    state VARCHAR(20) NOT NULL CHECK (state = 'planning' OR state = 'fetching' OR state = 'applying' OR state = 'sweeping' OR state = 'stalled' OR state = 'completed' OR state = 'published_partial' OR state = 'failed' OR state = 'failed_quality' OR state = 'cancelled'),
+    stalled_in VARCHAR(20) CHECK (stalled_in = 'planning' OR stalled_in = 'fetching' OR stalled_in = 'applying' OR stalled_in = 'sweeping' OR stalled_in = 'stalled' OR stalled_in = 'completed' OR stalled_in = 'published_partial' OR stalled_in = 'failed' OR stalled_in = 'failed_quality' OR stalled_in = 'cancelled'),
     active_feed VARCHAR(200),
-    window_from BIGINT,
-    window_to BIGINT NOT NULL,
-    epoch INTEGER NOT NULL DEFAULT 0,
-    partitions INTEGER NOT NULL DEFAULT 0,
-    completed INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0,
-    unverified INTEGER NOT NULL DEFAULT 0,
-    estimate BIGINT NOT NULL DEFAULT 0,
-    baseline BIGINT,
-    requests BIGINT NOT NULL DEFAULT 0,
-    seen BIGINT NOT NULL DEFAULT 0,
-    rejected BIGINT NOT NULL DEFAULT 0,
-    applied BIGINT NOT NULL DEFAULT 0,
-    quarantined BIGINT NOT NULL DEFAULT 0,
-    gone BIGINT NOT NULL DEFAULT 0,
-    differences BIGINT NOT NULL DEFAULT 0,
-    most_rows BIGINT,
-    priority INTEGER NOT NULL DEFAULT 0,
-    rounds INTEGER NOT NULL DEFAULT 0,
-    shards INTEGER NOT NULL DEFAULT 0,
-    forced INTEGER NOT NULL DEFAULT 0,
+    window_from BIGINT CHECK (window_from BETWEEN -62135596800000000 AND 253402300799999999),
+    window_to BIGINT NOT NULL CHECK (window_to BETWEEN -62135596800000000 AND 253402300799999999),
+    epoch INTEGER NOT NULL DEFAULT 0 CHECK (epoch BETWEEN 0 AND 1000000000),
+    partitions INTEGER NOT NULL DEFAULT 0 CHECK (partitions BETWEEN 0 AND 1000000000),
+    completed INTEGER NOT NULL DEFAULT 0 CHECK (completed BETWEEN 0 AND 1000000000),
+    failed INTEGER NOT NULL DEFAULT 0 CHECK (failed BETWEEN 0 AND 1000000000),
+    unverified INTEGER NOT NULL DEFAULT 0 CHECK (unverified BETWEEN 0 AND 1000000000),
+    estimate BIGINT NOT NULL DEFAULT 0 CHECK (estimate BETWEEN 0 AND 1000000000000000000),
+    baseline BIGINT CHECK (baseline BETWEEN 0 AND 1000000000000000000),
+    requests BIGINT NOT NULL DEFAULT 0 CHECK (requests BETWEEN 0 AND 1000000000000000000),
+    seen BIGINT NOT NULL DEFAULT 0 CHECK (seen BETWEEN 0 AND 1000000000000000000),
+    rejected BIGINT NOT NULL DEFAULT 0 CHECK (rejected BETWEEN 0 AND 1000000000000000000),
+    applied BIGINT NOT NULL DEFAULT 0 CHECK (applied BETWEEN 0 AND 1000000000000000000),
+    quarantined BIGINT NOT NULL DEFAULT 0 CHECK (quarantined BETWEEN 0 AND 1000000000000000000),
+    gone BIGINT NOT NULL DEFAULT 0 CHECK (gone BETWEEN 0 AND 1000000000000000000),
+    differences BIGINT NOT NULL DEFAULT 0 CHECK (differences BETWEEN 0 AND 1000000000000000000),
+    most_rows BIGINT CHECK (most_rows BETWEEN 0 AND 1000000000000000000),
+    priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN -32768 AND 32767),
+    rounds INTEGER NOT NULL DEFAULT 0 CHECK (rounds BETWEEN 0 AND 1000000000),
+    shards INTEGER NOT NULL DEFAULT 0 CHECK (shards BETWEEN 0 AND 1000000000),
+    forced INTEGER NOT NULL DEFAULT 0 CHECK (forced BETWEEN 0 AND 1),
     mapper_version VARCHAR(200),
-    watermark_before BIGINT,
-    watermark_after BIGINT,
-    started_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    troubled_at BIGINT,
-    planned_at BIGINT,
-    fetched_at BIGINT,
-    applied_at BIGINT,
-    completed_at BIGINT,
-    ended_at BIGINT,
+    watermark_before BIGINT CHECK (watermark_before BETWEEN -62135596800000000 AND 253402300799999999),
+    watermark_after BIGINT CHECK (watermark_after BETWEEN -62135596800000000 AND 253402300799999999),
+    started_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (started_at BETWEEN -62135596800000000 AND 253402300799999999),
+    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (updated_at BETWEEN -62135596800000000 AND 253402300799999999),
+    troubled_at BIGINT CHECK (troubled_at BETWEEN -62135596800000000 AND 253402300799999999),
+    planned_at BIGINT CHECK (planned_at BETWEEN -62135596800000000 AND 253402300799999999),
+    fetched_at BIGINT CHECK (fetched_at BETWEEN -62135596800000000 AND 253402300799999999),
+    applied_at BIGINT CHECK (applied_at BETWEEN -62135596800000000 AND 253402300799999999),
+    completed_at BIGINT CHECK (completed_at BETWEEN -62135596800000000 AND 253402300799999999),
+    ended_at BIGINT CHECK (ended_at BETWEEN -62135596800000000 AND 253402300799999999),
     job_id VARCHAR(128),
     frontier TEXT,
     reason TEXT,
@@ -408,32 +416,32 @@ CREATE INDEX IF NOT EXISTS stepfast_run_ended ON stepfast_run (ended_at);
 CREATE TABLE IF NOT EXISTS stepfast_partition (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     run_id VARCHAR(128) NOT NULL,
-    number INTEGER NOT NULL,
+    number INTEGER NOT NULL CHECK (number BETWEEN 0 AND 1000000000),
     name VARCHAR(200) NOT NULL,
     parent VARCHAR(128),
     span TEXT NOT NULL,
-    window_from BIGINT,
-    window_to BIGINT NOT NULL,
+    window_from BIGINT CHECK (window_from BETWEEN -62135596800000000 AND 253402300799999999),
+    window_to BIGINT NOT NULL CHECK (window_to BETWEEN -62135596800000000 AND 253402300799999999),
     debt_id BIGINT,
-    estimate BIGINT,
-    state VARCHAR(20) NOT NULL DEFAULT 'ready',
-    epoch INTEGER NOT NULL DEFAULT 0,
+    estimate BIGINT CHECK (estimate BETWEEN 0 AND 1000000000000000000),
+    state VARCHAR(20) NOT NULL DEFAULT 'ready' CHECK (state = 'ready' OR state = 'running' OR state = 'done' OR state = 'done_unverified' OR state = 'split' OR state = 'failed' OR state = 'cancelled'),
+    epoch INTEGER NOT NULL DEFAULT 0 CHECK (epoch BETWEEN 0 AND 1000000000),
     seq INTEGER NOT NULL DEFAULT 0,
     paging TEXT,
     frontier TEXT,
-    next_offset BIGINT NOT NULL DEFAULT 0,
-    seen BIGINT NOT NULL DEFAULT 0,
-    rejected BIGINT NOT NULL DEFAULT 0,
-    requests BIGINT NOT NULL DEFAULT 0,
-    counted BIGINT,
+    next_offset BIGINT NOT NULL DEFAULT 0 CHECK (next_offset BETWEEN 0 AND 1000000000000000000),
+    seen BIGINT NOT NULL DEFAULT 0 CHECK (seen BETWEEN 0 AND 1000000000000000000),
+    rejected BIGINT NOT NULL DEFAULT 0 CHECK (rejected BETWEEN 0 AND 1000000000000000000),
+    requests BIGINT NOT NULL DEFAULT 0 CHECK (requests BETWEEN 0 AND 1000000000000000000),
+    counted BIGINT CHECK (counted BETWEEN 0 AND 1000000000000000000),
     job_id VARCHAR(128),
     worker_id VARCHAR(100),
     last_error TEXT,
-    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    started_at BIGINT,
-    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    troubled_at BIGINT,
-    ended_at BIGINT
+    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (created_at BETWEEN -62135596800000000 AND 253402300799999999),
+    started_at BIGINT CHECK (started_at BETWEEN -62135596800000000 AND 253402300799999999),
+    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (updated_at BETWEEN -62135596800000000 AND 253402300799999999),
+    troubled_at BIGINT CHECK (troubled_at BETWEEN -62135596800000000 AND 253402300799999999),
+    ended_at BIGINT CHECK (ended_at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 CREATE UNIQUE INDEX IF NOT EXISTS stepfast_partition_number ON stepfast_partition (run_id, number);
@@ -472,14 +480,14 @@ CREATE TABLE IF NOT EXISTS stepfast_seen (
 CREATE TABLE IF NOT EXISTS stepfast_raw (
     feed VARCHAR(200) NOT NULL,
     item_id VARCHAR(200) NOT NULL,
-    observed_at BIGINT NOT NULL,
+    observed_at BIGINT NOT NULL CHECK (observed_at BETWEEN -62135596800000000 AND 253402300799999999),
     run_id VARCHAR(128) NOT NULL,
     content_hash VARCHAR(64) NOT NULL,
     applied_hash VARCHAR(64),
-    applied_at BIGINT,
-    pending INTEGER NOT NULL DEFAULT 1,
-    strikes INTEGER NOT NULL DEFAULT 0,
-    gone_at BIGINT,
+    applied_at BIGINT CHECK (applied_at BETWEEN -62135596800000000 AND 253402300799999999),
+    pending INTEGER NOT NULL DEFAULT 1 CHECK (pending IN (0, 1, 2)),
+    strikes INTEGER NOT NULL DEFAULT 0 CHECK (strikes BETWEEN 0 AND 1000000000),
+    gone_at BIGINT CHECK (gone_at BETWEEN -62135596800000000 AND 253402300799999999),
     struck_by VARCHAR(128),
     payload TEXT NOT NULL,
     PRIMARY KEY (feed, item_id)
@@ -499,10 +507,10 @@ CREATE TABLE IF NOT EXISTS stepfast_quarantine (
     mapper_version VARCHAR(200),
     content_hash VARCHAR(64) NOT NULL,
     payload TEXT NOT NULL,
-    first_seen_at BIGINT NOT NULL,
-    last_seen_at BIGINT NOT NULL,
-    hits INTEGER NOT NULL DEFAULT 1,
-    state VARCHAR(10) NOT NULL DEFAULT 'open',
+    first_seen_at BIGINT NOT NULL CHECK (first_seen_at BETWEEN -62135596800000000 AND 253402300799999999),
+    last_seen_at BIGINT NOT NULL CHECK (last_seen_at BETWEEN -62135596800000000 AND 253402300799999999),
+    hits INTEGER NOT NULL DEFAULT 1 CHECK (hits BETWEEN 0 AND 1000000000),
+    state VARCHAR(10) NOT NULL DEFAULT 'open' CHECK (state = 'open' OR state = 'replaying' OR state = 'replayed' OR state = 'superseded' OR state = 'discarded'),
     note VARCHAR(500)
 ) ;
 
@@ -517,14 +525,14 @@ CREATE TABLE IF NOT EXISTS stepfast_debt (
     feed VARCHAR(200) NOT NULL,
     name VARCHAR(200) NOT NULL,
     span TEXT NOT NULL,
-    window_from BIGINT,
-    window_to BIGINT NOT NULL,
+    window_from BIGINT CHECK (window_from BETWEEN -62135596800000000 AND 253402300799999999),
+    window_to BIGINT NOT NULL CHECK (window_to BETWEEN -62135596800000000 AND 253402300799999999),
     run_id VARCHAR(128) NOT NULL,
-    opened_at BIGINT NOT NULL,
-    tries INTEGER NOT NULL DEFAULT 0,
-    state VARCHAR(10) NOT NULL DEFAULT 'open',
+    opened_at BIGINT NOT NULL CHECK (opened_at BETWEEN -62135596800000000 AND 253402300799999999),
+    tries INTEGER NOT NULL DEFAULT 0 CHECK (tries BETWEEN 0 AND 1000000000),
+    state VARCHAR(10) NOT NULL DEFAULT 'open' CHECK (state = 'open' OR state = 'closed'),
     closed_by VARCHAR(128),
-    closed_at BIGINT,
+    closed_at BIGINT CHECK (closed_at BETWEEN -62135596800000000 AND 253402300799999999),
     reason VARCHAR(500)
 ) ;
 
@@ -537,7 +545,7 @@ CREATE INDEX IF NOT EXISTS stepfast_debt_open ON stepfast_debt (feed, state);
 
 CREATE TABLE IF NOT EXISTS stepfast_message_queue (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
-    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (created_at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 -- state: ready (also while it is held, or scheduled: visible_at tells), done, dead. `remembered` is the message's id for
@@ -547,12 +555,12 @@ CREATE TABLE IF NOT EXISTS stepfast_message (
     queue VARCHAR(128) NOT NULL,
     message_id VARCHAR(128) NOT NULL,
     remembered VARCHAR(128),
-    state VARCHAR(10) NOT NULL DEFAULT 'ready',
-    visible_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    state VARCHAR(10) NOT NULL DEFAULT 'ready' CHECK (state = 'ready' OR state = 'done' OR state = 'dead'),
+    visible_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (visible_at BETWEEN -62135596800000000 AND 253402300799999999),
     fence BIGINT NOT NULL DEFAULT 0,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    sent_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    until_at BIGINT,
+    attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts BETWEEN 0 AND 1000000000),
+    sent_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (sent_at BETWEEN -62135596800000000 AND 253402300799999999),
+    until_at BIGINT CHECK (until_at BETWEEN -62135596800000000 AND 253402300799999999),
     subject VARCHAR(200) NOT NULL,
     properties TEXT NOT NULL,
     body TEXT NOT NULL,
@@ -578,11 +586,11 @@ CREATE TABLE IF NOT EXISTS stepfast_dead_message (
     queue VARCHAR(200) NOT NULL,
     message_id VARCHAR(200) NOT NULL,
     subject VARCHAR(200) NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts BETWEEN 0 AND 1000000000),
     reason VARCHAR(200) NOT NULL,
     detail TEXT NOT NULL,
-    sent_at BIGINT,
-    found_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    sent_at BIGINT CHECK (sent_at BETWEEN -62135596800000000 AND 253402300799999999),
+    found_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (found_at BETWEEN -62135596800000000 AND 253402300799999999),
     properties TEXT NOT NULL,
     body TEXT NOT NULL
 ) ;
@@ -593,16 +601,18 @@ CREATE INDEX IF NOT EXISTS stepfast_dead_message_found ON stepfast_dead_message 
 
 -- Tasks: messages of a queue, or of TASK_DATA, that became jobs. The row has the job's id, and the webhook that reports
 -- the job's end; it stays for as long as the task's id is remembered in stepfast_key.
+-- digest: of the payload; a message with the same task_id and another digest is another task.
 CREATE TABLE IF NOT EXISTS stepfast_task (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     client VARCHAR(128) NOT NULL,
     task_id VARCHAR(200) NOT NULL,
     task_type VARCHAR(200) NOT NULL,
+    digest VARCHAR(50),
     webhook_url TEXT,
     source VARCHAR(40) NOT NULL,
     message_id VARCHAR(200),
-    received_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    until_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+    received_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (received_at BETWEEN -62135596800000000 AND 253402300799999999),
+    until_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (until_at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_task_name ON stepfast_task (task_id, client);
@@ -618,23 +628,25 @@ CREATE TABLE IF NOT EXISTS stepfast_received (
     client VARCHAR(200) NOT NULL,
     task_type VARCHAR(200) NOT NULL,
     status VARCHAR(20) NOT NULL,
-    received_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    received_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) CHECK (received_at BETWEEN -62135596800000000 AND 253402300799999999),
     body TEXT NOT NULL
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_received_task ON stepfast_received (task_id, received_at);
 
+CREATE INDEX IF NOT EXISTS stepfast_received_at ON stepfast_received (received_at);
+
 -- The audit log: who did what, to what, and why. Written in the transaction of the action itself. A command that
 -- works in batches has one row: each batch adds what it touched, and ended_at stays empty until the last one.
 CREATE TABLE IF NOT EXISTS stepfast_audit (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL,
-    ended_at BIGINT,
+    at BIGINT NOT NULL CHECK (at BETWEEN -62135596800000000 AND 253402300799999999),
+    ended_at BIGINT CHECK (ended_at BETWEEN -62135596800000000 AND 253402300799999999),
     who VARCHAR(200) NOT NULL,
     what VARCHAR(200) NOT NULL,
     subject VARCHAR(200) NOT NULL,
     why TEXT,
-    touched BIGINT NOT NULL,
+    touched BIGINT NOT NULL CHECK (touched BETWEEN 0 AND 1000000000000000000),
     detail TEXT
 ) ;
 
@@ -645,19 +657,35 @@ CREATE INDEX IF NOT EXISTS stepfast_audit_subject ON stepfast_audit (subject, at
 -- Names of fields that applications hide, so that the command line, which loads no application, hides them too.
 CREATE TABLE IF NOT EXISTS stepfast_mask (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
-    seen_at BIGINT NOT NULL
+    seen_at BIGINT NOT NULL CHECK (seen_at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 -- An id of these tables, since databases of two servers may have the same name. One row that never changes.
 CREATE TABLE IF NOT EXISTS stepfast_installation (
     id INTEGER NOT NULL PRIMARY KEY,
     name VARCHAR(128) NOT NULL,
-    made_at BIGINT NOT NULL
+    made_at BIGINT NOT NULL CHECK (made_at BETWEEN -62135596800000000 AND 253402300799999999)
 ) ;
 
 INSERT INTO stepfast_installation (id, name, made_at) VALUES (1, lower(hex(randomblob(16))), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING;
 
-CREATE VIEW IF NOT EXISTS processing_jobs AS
+-- The names that the views of each component have here: none, default (their own), or a prefix. See `stepfast migrate --views`.
+CREATE TABLE IF NOT EXISTS stepfast_view_names (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    names VARCHAR(128) NOT NULL
+) ;
+
+INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('stepfast', 1, 'first', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
+CREATE VIEW partition_progress AS
+SELECT p.run_id, 'partition-' || p.number AS partition_id, p.next_offset,
+       p.state IN ('done', 'done_unverified') AS completed,
+       strftime('%Y-%m-%d %H:%M:%f', p.created_at / 1000000.0, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%d %H:%M:%f', p.updated_at / 1000000.0, 'unixepoch') AS updated_at
+  FROM stepfast_partition p
+ WHERE p.state <> 'split' AND 'made by stepfast migrate: ca13debc' <> '';
+
+CREATE VIEW processing_jobs AS
 SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
        CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
        j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
@@ -667,6 +695,7 @@ SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.
        strftime('%Y-%m-%d %H:%M:%f', max(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000.0, 'unixepoch') AS updated_at,
        NULL AS finished_at
   FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE 'made by stepfast migrate: 381d14c1' <> ''
 UNION ALL
 SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id'), a.kind,
        CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
@@ -676,7 +705,10 @@ SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id')
        strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch')
   FROM stepfast_archive a;
 
-CREATE VIEW IF NOT EXISTS run_metadata AS
+CREATE TRIGGER processing_jobs_refuse_insert INSTEAD OF INSERT ON processing_jobs
+BEGIN SELECT RAISE(ABORT, 'cannot insert into the view processing_jobs; insert the job into stepfast_job: INSERT INTO stepfast_job (id, kind, payload) VALUES (...)'); END;
+
+CREATE VIEW run_metadata AS
 SELECT r.id AS run_id,
        CASE WHEN r.window_from IS NULL THEN 'full' ELSE 'incremental' END AS run_type,
        CASE WHEN r.state = 'planning' OR r.stalled_in = 'planning' THEN 1
@@ -690,9 +722,10 @@ SELECT r.id AS run_id,
        strftime('%Y-%m-%d %H:%M:%f', r.watermark_after / 1000000.0, 'unixepoch') AS watermark_after,
        strftime('%Y-%m-%d %H:%M:%f', r.started_at / 1000000.0, 'unixepoch') AS started_at,
        CASE r.state WHEN 'completed' THEN strftime('%Y-%m-%d %H:%M:%f', r.completed_at / 1000000.0, 'unixepoch') END AS completed_at
-  FROM stepfast_run r;
+  FROM stepfast_run r
+ WHERE 'made by stepfast migrate: 5e68bc07' <> '';
 
-CREATE VIEW IF NOT EXISTS worker_runs AS
+CREATE VIEW worker_runs AS
 SELECT p.id, p.run_id, 'partition-' || p.number AS partition_id,
        COALESCE(CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END, p.worker_id, 'unknown') AS worker_id,
        CASE WHEN p.state IN ('done', 'done_unverified') THEN 'completed'
@@ -708,14 +741,6 @@ SELECT p.id, p.run_id, 'partition-' || p.number AS partition_id,
        strftime('%Y-%m-%d %H:%M:%f', COALESCE(p.started_at, j.leased_at, p.created_at) / 1000000.0, 'unixepoch') AS started_at,
        CASE WHEN p.state NOT IN ('ready', 'running') THEN strftime('%Y-%m-%d %H:%M:%f', p.ended_at / 1000000.0, 'unixepoch') END AS completed_at
   FROM stepfast_partition p LEFT JOIN stepfast_job j ON j.id = p.job_id LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
- WHERE p.state <> 'split' AND (p.state <> 'ready' OR p.started_at IS NOT NULL OR j.state = 'leased');
+ WHERE p.state <> 'split' AND (p.state <> 'ready' OR p.started_at IS NOT NULL OR j.state = 'leased') AND 'made by stepfast migrate: 64d6c6ea' <> '';
 
-CREATE VIEW IF NOT EXISTS partition_progress AS
-SELECT p.run_id, 'partition-' || p.number AS partition_id, p.next_offset,
-       p.state IN ('done', 'done_unverified') AS completed,
-       strftime('%Y-%m-%d %H:%M:%f', p.created_at / 1000000.0, 'unixepoch') AS created_at,
-       strftime('%Y-%m-%d %H:%M:%f', p.updated_at / 1000000.0, 'unixepoch') AS updated_at
-  FROM stepfast_partition p
- WHERE p.state <> 'split';
-
-INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('stepfast', 1, 'first', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_view_names (id, names) VALUES ('stepfast', 'default');

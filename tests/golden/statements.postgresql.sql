@@ -72,6 +72,14 @@ SHOW GLOBAL VARIABLES WHERE variable_name IN ('innodb_flush_log_at_trx_commit', 
 -- admin.doctor.mariadb.SESSION_ISOLATION
 SHOW SESSION VARIABLES WHERE variable_name IN ('tx_isolation', 'transaction_isolation')
 
+-- admin.doctor.mariadb.CLUSTER_STATUS
+SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_cluster_status', 'wsrep_cluster_size',
+                                           'wsrep_local_state_comment', 'Rpl_semi_sync_master_status',
+                                           'Rpl_semi_sync_master_clients')
+
+-- admin.doctor.mariadb.IS_IN_CLUSTER
+SHOW GLOBAL VARIABLES LIKE 'wsrep_on'
+
 -- admin.doctor.mariadb.COUNT_CONNECTIONS
 SHOW GLOBAL STATUS LIKE 'Threads_connected'
 
@@ -106,11 +114,20 @@ SELECT a.pid, COALESCE(a.usename, '?'), COALESCE(a.application_name, ''), COALES
                 WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock' AND l.database = a.datid
                   AND c.relname LIKE 'stepfast%%'),
        a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL,
+       COALESCE(a.wait_event, '') = 'SyncRep',
        (SELECT count(*) FROM pg_stat_activity w WHERE a.pid = ANY(pg_blocking_pids(w.pid)))
   FROM pg_stat_activity a
  WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
    AND a.xact_start < clock_timestamp() - CAST(%(age)s AS INTEGER) * interval '1 second'
  ORDER BY a.xact_start
+
+-- admin.doctor.postgresql.STANDBYS
+SELECT current_setting('synchronous_standby_names'),
+       (SELECT count(*) FROM pg_stat_activity
+         WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - CAST(%(age)s AS INTEGER) * interval '1 second'),
+       (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')),
+       (SELECT count(sync_state) FROM pg_stat_replication),
+       (SELECT count(*) FROM pg_stat_replication)
 
 -- admin.doctor.postgresql.PREPARED_TRANSACTIONS
 SELECT gid, owner, CAST(extract(epoch FROM clock_timestamp() - prepared) AS DOUBLE PRECISION)
@@ -120,6 +137,29 @@ SELECT gid, owner, CAST(extract(epoch FROM clock_timestamp() - prepared) AS DOUB
 SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
  WHERE relname LIKE 'stepfast%%' AND n_dead_tup > %(most)s AND n_dead_tup > 2 * n_live_tup
  ORDER BY n_dead_tup DESC
+
+-- admin.doctor.runs.FEEDS
+SELECT f.id, f.watermark, f.troubles, f.troubled_at, f.paused_until, f.pause_reason, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + f.skew,
+       (SELECT count(*) FROM stepfast_debt d WHERE d.feed = f.id AND d.state = 'open' AND d.tries >= %(tries)s)
+  FROM stepfast_feed f ORDER BY f.id
+
+-- admin.doctor.runs.NEWEST_RUN_OF_FEED
+SELECT id, feed, state, reason FROM stepfast_run WHERE feed = %(feed)s AND kind NOT IN ('backfill', 'remap')
+ ORDER BY started_at DESC, id DESC LIMIT 1
+
+-- admin.doctor.runs.RUNS_NOT_ENDED
+SELECT id, feed, state, reason FROM stepfast_run WHERE ended_at IS NULL ORDER BY started_at
+
+-- admin.doctor.runs.STUCK_PARTITIONS
+SELECT p.run_id, count(*) 
+      FROM stepfast_partition p
+      JOIN stepfast_run r ON r.id = p.run_id
+      LEFT JOIN stepfast_job j ON j.id = p.job_id
+      LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE 
+    (p.state IN ('ready', 'running') AND r.ended_at IS NULL
+     AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))))
+ GROUP BY p.run_id ORDER BY p.run_id
 
 -- admin.doctor.sqlite.SQLITE_VERSION
 SELECT sqlite_version()
@@ -140,10 +180,27 @@ SELECT COALESCE(max(CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS 
 SELECT kind, count(*) FROM stepfast_job
  WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%%' GROUP BY kind ORDER BY kind
 
+-- admin.doctor.work.FORGOTTEN_LEASES
+SELECT w.worker_id, count(*) FROM stepfast_job j JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE j.state = 'leased' AND j.leased_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND w.state = 'alive' AND w.alive_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND w.active = 0
+ GROUP BY w.worker_id ORDER BY w.worker_id
+
 -- admin.doctor.work.WAITING_FOR_DEAD_JOBS
 SELECT count(DISTINCT d.child_id), min(d.parent_id)
   FROM stepfast_archive a JOIN stepfast_dependency d ON d.parent_id = a.id
  WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
+
+-- admin.doctor.work.BROKER_DEAD_LETTERS
+SELECT count(*) FROM stepfast_dead_message
+
+-- admin.doctor.work.OVERTAKEN_DEAD_LETTERS
+SELECT count(*)
+  FROM stepfast_run r
+  JOIN stepfast_partition p ON p.run_id = r.id AND p.state = 'failed'
+  JOIN stepfast_archive a ON a.id = p.job_id AND a.state = 'dead'
+ WHERE r.state = 'failed'
+   AND EXISTS (SELECT 1 FROM stepfast_run n
+                WHERE n.feed = r.feed AND n.state = 'completed' AND n.started_at > r.started_at)
 
 -- admin.doctor.work.COUNT_DEAD_MESSAGES
 SELECT count(*) FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL
@@ -157,7 +214,7 @@ SELECT count(DISTINCT o.destination) FROM stepfast_outbox o
 
 -- admin.doctor.work.MESSAGES_WITHOUT_SETTINGS
 SELECT count(*), max(last_error) FROM stepfast_outbox
- WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+ WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL AND last_error NOT LIKE %(waits_for_host)s
 
 -- admin.doctor.work.COUNT_UNTOLD_ALERTS
 SELECT count(*) FROM stepfast_alert WHERE notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(overdue)s
@@ -173,7 +230,7 @@ SELECT id, kind, payload, cursor_json, result FROM stepfast_archive
  ORDER BY id LIMIT %(limit)s FOR UPDATE
 
 -- admin.encryption.ENCRYPTED_EVENTS
-SELECT id, name, payload FROM stepfast_event
+SELECT id, event_id, name, payload FROM stepfast_event
  WHERE id > %(after)s AND payload LIKE %(inside)s
  ORDER BY id LIMIT %(limit)s FOR UPDATE
 
@@ -272,7 +329,7 @@ SELECT state, queue FROM stepfast_job WHERE id = %(id)s
 UNION ALL SELECT state, queue FROM stepfast_archive WHERE id = %(id)s
 
 -- admin.jobs.HASTEN_JOB
-UPDATE stepfast_job SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'scheduled'
+UPDATE stepfast_job SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'scheduled'
 
 -- admin.masks.KNOWN_RULES
 SELECT id FROM stepfast_mask ORDER BY id
@@ -434,7 +491,11 @@ SELECT id, feed FROM stepfast_run WHERE id >= %(first)s AND id < %(beyond)s ORDE
 -- admin.run_reports.LIST_PARTITIONS
     SELECT p.run_id, r.feed, p.number, p.name, p.state, p.epoch, p.seen, p.counted, p.estimate, p.rejected, p.requests,
            p.next_offset, p.job_id, j.state, CASE WHEN j.state = 'scheduled' THEN j.ready_at END, p.worker_id,
-           p.last_error, CASE WHEN 
+
+    CASE WHEN p.state IN ('ready', 'running') THEN CASE WHEN j.failures + j.crashes > 0 THEN j.last_error
+                                                        WHEN p.troubled_at >= p.updated_at THEN p.last_error END
+         WHEN p.state <> 'done' THEN p.last_error END
+, CASE WHEN 
     (p.state IN ('ready', 'running') AND r.ended_at IS NULL
      AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))))
  THEN 1 ELSE 0 END, p.started_at, p.updated_at, p.ended_at
@@ -491,7 +552,10 @@ WHERE j.state = 'dead'
 SELECT queue FROM stepfast_archive WHERE id = %(id)s
 
 -- admin.run_status.PAUSED_QUEUE
-SELECT paused_at, note FROM stepfast_queue WHERE id = %(id)s AND paused_at IS NOT NULL
+SELECT q.paused_at, q.note,
+       (SELECT max(a.who) FROM stepfast_audit a
+         WHERE a.subject = q.id AND a.what = 'queue.pause' AND a.at >= q.paused_at)
+  FROM stepfast_queue q WHERE q.id = %(id)s AND q.paused_at IS NOT NULL
 
 -- admin.run_status.QUEUES_OF_WORKERS
 SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -500,8 +564,26 @@ SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST
 SELECT count(*), COALESCE(sum(CASE WHEN tries >= %(tries)s THEN 1 ELSE 0 END), 0)
   FROM stepfast_debt WHERE feed = %(feed)s AND state = 'open'
 
+-- admin.run_status.WAITING_EXPORT
+SELECT last_error FROM stepfast_outbox WHERE destination = %(destination)s AND state <> 'sent' ORDER BY seq DESC LIMIT 1
+
 -- admin.run_status.COUNT_PENDING
 SELECT count(*) FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1
+
+-- admin.run_status.NOTES_OF_SHARDS
+SELECT id, state, progress_note FROM stepfast_job WHERE id > %(first)s AND id < %(beyond)s
+
+-- admin.run_status.COUNT_PAGES
+SELECT count(*) 
+      FROM stepfast_partition p JOIN stepfast_page g ON g.partition_id = p.id
+     WHERE p.run_id = %(id)s AND g.request_offset IS NOT NULL
+
+-- admin.run_status.NTH_SLOWEST_PAGE
+SELECT g.milliseconds, p.number, g.request_offset 
+  FROM stepfast_partition p JOIN stepfast_page g ON g.partition_id = p.id
+ WHERE p.run_id = %(id)s AND g.request_offset IS NOT NULL
+
+ ORDER BY g.milliseconds DESC, p.number, g.epoch, g.seq LIMIT 1 OFFSET %(skipped)s
 
 -- admin.run_status.WRITTEN_LATELY
 SELECT number, name, state, seen, COALESCE(counted, estimate), requests, last_error FROM stepfast_partition
@@ -526,7 +608,8 @@ SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5
                row_number() OVER (PARTITION BY kind ORDER BY finished_at - leased_at) AS place,
                count(*) OVER (PARTITION BY kind) AS many
           FROM stepfast_archive
-         WHERE state = 'done' AND finished_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s AND leased_at IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)) AS timed
+         WHERE state = 'done' AND finished_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s AND leased_at BETWEEN 0 AND finished_at
+               AND (%(any_kind)s = 1 OR kind = %(kind)s)) AS timed
  GROUP BY kind
 
 -- admin.statistics.FAILED_BY_KIND
@@ -547,6 +630,9 @@ SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL
 
 -- admin.statistics.COUNT_WORKERS
 SELECT count(*) FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- admin.statistics.DEAD_MESSAGES_BY_QUEUE
+SELECT transport, queue, count(*) FROM stepfast_dead_message GROUP BY transport, queue
 
 -- admin.statistics.UNSENT_MESSAGES
 SELECT state, count(*), min(created_at) FROM stepfast_outbox
@@ -622,8 +708,8 @@ WHERE f.id = %(feed)s
 SELECT id FROM stepfast_feed WHERE updated_at > 0 ORDER BY id
 
 -- admin.workers.LIST_WORKERS
-SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END, state, host, pid, incarnation,
-       queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
+SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END, state, host, pid, guardian_pid,
+       incarnation, queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
   FROM stepfast_worker
  WHERE state = 'alive' OR %(everyone)s = 1
  ORDER BY started_at, incarnation
@@ -680,6 +766,9 @@ UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = %(id)s AND pa
 -- callbacks.CALLBACK_TIME
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
+-- database.lending.IS_READ_ONLY
+SELECT current_setting('transaction_read_only') = 'on'
+
 -- database.lending.IDENTIFY_DATABASE
 SELECT current_database() || ', table ' || COALESCE(CAST(CAST(to_regclass('stepfast_job') AS OID) AS TEXT), 'missing'), 0
 
@@ -703,6 +792,16 @@ SELECT max(version) FROM stepfast_schema WHERE component = %(component)s
 
 -- database.migrate.RECORD_MIGRATION
 INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES (%(component)s, %(version)s, %(name)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+
+-- database.relations.FIND_RELATIONS
+SELECT c.relname, CASE c.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'i' THEN 'index'
+                  WHEN 'I' THEN 'index' WHEN 'S' THEN 'sequence' WHEN 'c' THEN 'type' ELSE 'table' END,
+       CASE c.relkind WHEN 'v' THEN pg_get_viewdef(c.oid) END, NULL
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = current_schema() AND c.relname = ANY(CAST(%(names)s AS TEXT[]))
+UNION ALL
+SELECT t.typname, 'type', NULL, NULL FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+ WHERE n.nspname = current_schema() AND t.typrelid = 0 AND t.typname = ANY(CAST(%(names)s AS TEXT[]))
 
 -- database.tables.COLUMNS
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -729,6 +828,15 @@ SELECT i.indexrelid, a.attname
 
 -- database.tables.TABLE_NAMES
 SELECT table_name FROM information_schema.tables WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name
+
+-- database.views.CHOSEN_NAMES
+SELECT id, names FROM stepfast_view_names
+
+-- database.views.CHANGE_NAMES
+UPDATE stepfast_view_names SET names = %(names)s WHERE id = %(component)s
+
+-- database.views.REMEMBER_NAMES
+INSERT INTO stepfast_view_names (id, names) VALUES (%(component)s, %(names)s) ON CONFLICT DO NOTHING
 
 -- database.wakeup.NOTIFY
 SELECT pg_notify('stepfast', %(queue)s)
@@ -774,8 +882,7 @@ SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(id
 
 -- jobs.archive.RELEASE_CHILDREN
 UPDATE stepfast_job
-   SET state = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 'scheduled'
-                    WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+   SET state = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 'scheduled' ELSE CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END END,
        ready_at = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN ready_at ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
 
@@ -889,14 +996,15 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND pau
 
 -- jobs.commit.SNOOZE_JOB
 UPDATE stepfast_job
-   SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
+   SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
 -- jobs.commit.RETRY_JOB
 UPDATE stepfast_job
-   SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
+   SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' WHEN %(charge)s > 0 OR %(crash)s > 0 THEN 'ready' ELSE CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END END,
+       ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + %(charge)s,
        crashes = crashes + %(crash)s, last_error = %(error)s,
        error_group = CASE WHEN %(charge)s = 0 AND %(crash)s = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE %(error_group)s END,
@@ -905,8 +1013,7 @@ UPDATE stepfast_job
 
 -- jobs.commit.GIVE_BACK_JOBS
 UPDATE stepfast_job
-   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
-       owner = NULL, leased_by = NULL, lease_until = NULL,
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
 
@@ -948,10 +1055,10 @@ SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished
  GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT %(limit)s
 
 -- jobs.dead_letters.LOCK_ENDED_JOB
-SELECT state, queue, CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = %(id)s FOR UPDATE
+SELECT state, queue, kind, CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = %(id)s FOR UPDATE
 
 -- jobs.dead_letters.KEY_HOLDER
-SELECT id FROM stepfast_job WHERE unique_key = %(key)s
+SELECT id FROM stepfast_job WHERE unique_key = %(key)s AND kind = %(kind)s
 
 -- jobs.dead_letters.REVIVE_JOBS
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
@@ -959,7 +1066,7 @@ INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at
                           has_dependants, payload)
 SELECT id, queue, kind,
        CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE child_id = stepfast_archive.id AND state <> 'met') THEN 'waiting'
-            WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), created_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END,
+            ELSE CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END END, priority, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), created_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END,
        step, 0, 0, trace, %(fence)s, progress, progress_note, last_error, error_group, cursor_json,
        CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE parent_id = stepfast_archive.id) THEN 1 ELSE 0 END, CAST(payload AS JSON)
   FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled')
@@ -1004,10 +1111,10 @@ UPDATE stepfast_dependency SET state = 'broken'
  WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND parent_id = ANY(CAST(%(parents)s AS TEXT[])) AND state = 'open'
 
 -- jobs.debounce.LOOK_AT_HOLDER
-SELECT id, kind, state, cursor_json, fence, CAST(payload AS TEXT) FROM stepfast_job WHERE unique_key = %(key)s
+SELECT id, state, cursor_json, fence, CAST(payload AS TEXT) FROM stepfast_job WHERE unique_key = %(key)s AND kind = %(kind)s
 
 -- jobs.debounce.LOCK_HOLDER
-SELECT id, kind, state, cursor_json, fence, CAST(payload AS TEXT) FROM stepfast_job WHERE unique_key = %(key)s
+SELECT id, state, cursor_json, fence, CAST(payload AS TEXT) FROM stepfast_job WHERE unique_key = %(key)s AND kind = %(kind)s
 FOR UPDATE
 
 -- jobs.debounce.MERGE_CALL
@@ -1033,14 +1140,15 @@ ON CONFLICT DO NOTHING
 SELECT s.id, s.queue, s.unique_key 
   FROM stepfast_job s
  WHERE s.held_by = '(key)' AND s.state = 'held'
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job h
+                    WHERE h.unique_key = SUBSTR(s.unique_key, 9) AND h.kind = s.kind)
 
  ORDER BY s.priority DESC, s.ready_at, s.id
  LIMIT %(limit)s
 
 -- jobs.debounce.PROMOTE_SUCCESSOR
 UPDATE stepfast_job
-   SET unique_key = %(key)s, state = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 'scheduled' ELSE 'ready' END,
+   SET unique_key = %(key)s, state = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 'scheduled' ELSE CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END END,
        held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND state = 'held' AND held_by = '(key)'
 
@@ -1058,7 +1166,8 @@ INSERT INTO stepfast_dependency (child_id, parent_id, bond, on_dead, state)
 VALUES (%(child_id)s, %(parent_id)s, %(bond)s, %(on_dead)s, %(state)s)
 
 -- jobs.dependencies.DROP_EDGES
-DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = %(key)s)
+DELETE FROM stepfast_dependency
+ WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = %(key)s AND kind = %(kind)s)
 
 -- jobs.dependencies.EDGES_TO
 SELECT parent_id FROM stepfast_dependency WHERE child_id = %(id)s AND parent_id = ANY(CAST(%(parents)s AS TEXT[]))
@@ -1104,28 +1213,32 @@ SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_er
 SELECT client, task_id, task_type, webhook_url, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_task
  WHERE id = %(id)s AND webhook_url IS NOT NULL
 
+-- jobs.end_webhook.TASK_ID
+SELECT task_id FROM stepfast_task WHERE id = %(id)s
+
 -- jobs.enqueue.INSERT_JOB
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
 VALUES (%(id)s, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(trace)s, CAST(CAST(%(payload)s AS TEXT) AS JSON))
 ON CONFLICT DO NOTHING
 
 -- jobs.enqueue.KEY_HOLDERS
-SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
+SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[])) AND kind = %(kind)s
 
 -- jobs.enqueue.KEY_HOLDERS_NOW
-SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[])) FOR UPDATE
+SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[])) AND kind = %(kind)s FOR UPDATE
 
 -- jobs.enqueue.REPLACE_JOB
 UPDATE stepfast_job
-   SET queue = %(queue)s, kind = %(kind)s, payload = CAST(CAST(%(payload)s AS TEXT) AS JSON), priority = %(priority)s, state = %(state)s,
+   SET queue = %(queue)s, payload = CAST(CAST(%(payload)s AS TEXT) AS JSON), priority = %(priority)s, state = %(state)s,
        ready_at = COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fence = %(fence)s, committed_fence = NULL,
        owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
        step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
        last_error = NULL, error_group = NULL, trace = %(trace)s
- WHERE unique_key = %(key)s AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
+ WHERE id = %(id)s AND unique_key = %(key)s AND kind = %(kind)s
+   AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
 
--- jobs.enqueue.KNOWN_JOB
-SELECT id FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT id FROM stepfast_archive WHERE id = %(id)s
+-- jobs.enqueue.KNOWN_JOBS
+SELECT id, kind FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) UNION ALL SELECT id, kind FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- jobs.enqueue.INSERT_JOBS
    INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
@@ -1170,7 +1283,7 @@ SELECT cursor_json, queue, CAST(extract(epoch FROM statement_timestamp()) * 1000
  WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled' FOR UPDATE
 
 -- jobs.events.WAKE_JOB
-UPDATE stepfast_job SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), cursor_json = %(cursor)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+UPDATE stepfast_job SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), cursor_json = %(cursor)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled'
 
 -- jobs.events.OLD_EVENTS
@@ -1214,11 +1327,11 @@ SELECT child_id FROM stepfast_dependency WHERE parent_id = %(id)s AND bond = 'me
  ORDER BY child_id
 
 -- jobs.keys.REMEMBER_KEY
-INSERT INTO stepfast_key (id, job_id, until_at) VALUES (%(id)s, %(job_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) %% %(window)s + %(keep)s)
+INSERT INTO stepfast_key (id, job_id, kind, until_at) VALUES (%(id)s, %(job_id)s, %(kind)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) %% %(window)s + %(keep)s)
 ON CONFLICT DO NOTHING
 
 -- jobs.keys.TAKE_OVER_KEY
-UPDATE stepfast_key SET job_id = %(job_id)s, until_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) %% %(window)s + %(keep)s
+UPDATE stepfast_key SET job_id = %(job_id)s, kind = %(kind)s, until_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) %% %(window)s + %(keep)s
  WHERE id = %(id)s AND job_id <> %(job_id)s AND until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- jobs.keys.REMEMBERED_HOLDER
@@ -1226,6 +1339,9 @@ SELECT job_id FROM stepfast_key WHERE id = %(id)s
 
 -- jobs.keys.REMEMBERED_HOLDER_NOW
 SELECT job_id FROM stepfast_key WHERE id = %(id)s FOR UPDATE
+
+-- jobs.keys.REMEMBERED_KIND_NOW
+SELECT kind FROM stepfast_key WHERE id = %(id)s FOR UPDATE
 
 -- jobs.keys.HAND_OVER_KEY
 UPDATE stepfast_key SET job_id = %(holder)s WHERE id = %(id)s AND job_id = %(job_id)s
@@ -1243,10 +1359,10 @@ DELETE FROM stepfast_key WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 SELECT id FROM stepfast_key WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- jobs.keys.LOCK_SUCCESSOR
-SELECT id FROM stepfast_job WHERE unique_key = %(key)s FOR UPDATE
+SELECT id FROM stepfast_job WHERE unique_key = %(key)s AND kind = %(kind)s FOR UPDATE
 
 -- jobs.keys.SUCCESSOR_KEYS
-SELECT unique_key FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
+SELECT unique_key FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[])) AND kind = %(kind)s
 
 -- jobs.keys.WITHDRAW_JOB
 DELETE FROM stepfast_job WHERE id = %(id)s AND leased_at IS NULL
@@ -1278,19 +1394,26 @@ RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_j
 -- jobs.lease.TAKE_JOBS
 -- (done by the statement before it)
 
--- jobs.lease.PICK_SUSPECT
+-- jobs.lease.PICK_SUSPECTS
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job
- WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
+ WHERE state = 'suspect' AND alone >= %(least_alone)s AND alone <= %(most_alone)s
+   AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
    AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
  ORDER BY ready_at
- LIMIT 1
+ LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
--- jobs.lease.TAKE_SUSPECT
+-- jobs.lease.TAKE_SUSPECTS
 UPDATE stepfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND state = 'suspect'
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'suspect'
+
+-- jobs.lease.COUNT_SUSPECTS
+SELECT alone, count(*) FROM stepfast_job
+ WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+ GROUP BY alone
 
 -- jobs.lease.PICK_NAMED
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
@@ -1366,8 +1489,12 @@ UPDATE stepfast_job SET lease_until = CAST(extract(epoch FROM statement_timestam
 SELECT lease_until FROM stepfast_job WHERE id = %(id)s
 
 -- jobs.rescue.LIVE_WORKERS
-SELECT incarnation, worker_id, process, CASE WHEN alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
+SELECT incarnation, worker_id, process, guardian, CASE WHEN alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
   FROM stepfast_worker WHERE state = 'alive' AND incarnation <> %(me)s
+
+-- jobs.rescue.GUARDED_WORKERS
+SELECT incarnation, process, guardian FROM stepfast_worker
+ WHERE state = 'alive' AND incarnation <> %(me)s AND guardian IS NOT NULL
 
 -- jobs.rescue.LATE_WORKERS
 SELECT incarnation, alive_until FROM stepfast_worker
@@ -1379,25 +1506,31 @@ UPDATE stepfast_worker
        abandoned = (SELECT count(*) FROM stepfast_job WHERE owner = %(incarnation)s AND state = 'leased')
  WHERE incarnation = %(incarnation)s AND state = 'alive' AND (alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) OR %(proven)s = 1)
 
+-- jobs.rescue.REPORT_DEATH
+UPDATE stepfast_worker SET report = %(report)s WHERE incarnation = %(incarnation)s AND state = 'dead' AND report IS NULL
+
+-- jobs.rescue.LEASED_JOBS
+SELECT id FROM stepfast_job WHERE owner = %(incarnation)s AND state = 'leased'
+
 -- jobs.rescue.ENDED_WORKERS_WITH_JOBS
-SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
+SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0), w.suspects_only, w.ended_at, w.report
   FROM stepfast_worker w
  WHERE w.state IN ('dead', 'stopped')
    AND EXISTS (SELECT 1 FROM stepfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
  LIMIT %(limit)s
 
 -- jobs.rescue.ABANDONED_JOBS
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace, COALESCE(leased_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) FROM stepfast_job
  WHERE owner = %(owner)s AND state = 'leased'
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- jobs.rescue.EXPIRED_MANUAL_LEASES
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace, COALESCE(leased_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) FROM stepfast_job
  WHERE owner = %(owner)s AND state = 'leased' AND lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- jobs.rescue.ORPHANED_JOBS
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace, COALESCE(leased_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) FROM stepfast_job
  WHERE owner > %(owner)s AND state = 'leased'
    AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
@@ -1408,10 +1541,19 @@ UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = %(incarnation)s AND
 -- jobs.rescue.TAKE_BACK_JOBS
 UPDATE stepfast_job
    SET state = %(state)s, owner = NULL, leased_by = NULL, lease_until = NULL, fence = %(fence)s,
-       crashes = crashes + %(charge)s, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), error_group = %(error_group)s,
+       crashes = crashes + %(charge)s, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), error_group = %(error_group)s, alone = %(alone)s,
        last_error = CASE WHEN last_error IS NULL THEN CAST(%(note)s AS TEXT) WHEN length(last_error) > 3500 THEN last_error
                          ELSE last_error || '; ' || CAST(%(note)s AS TEXT) END
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'leased'
+
+-- jobs.rescue.TAKE_BACK_UNSTARTED
+UPDATE stepfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, owner = NULL, leased_by = NULL, lease_until = NULL, fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'leased'
+
+-- jobs.rescue.FIND_LEASE
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload, fence
+  FROM stepfast_job WHERE id = %(id)s AND state = 'leased'
 
 -- jobs.step.WRITE_PROGRESS
 UPDATE stepfast_job
@@ -1447,8 +1589,7 @@ FOR UPDATE SKIP LOCKED
 
 -- limits.limit_rows.RELEASE_HELD_JOBS
 UPDATE stepfast_job
-   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
-       held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'held'
 
 -- limits.limit_rows.DUE_LIMITS
@@ -1539,10 +1680,24 @@ UPDATE stepfast_alert
               (SELECT o.due_at FROM stepfast_outbox o
                 WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
          FROM named WHERE named.destination IS NOT NULL
-   )
-   SELECT destination FROM head WHERE due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
+   ), ranked (destination, due_at, failed, host_place) AS (
+       SELECT head.destination, head.due_at,
+              CASE WHEN (SELECT o.last_error FROM stepfast_outbox o
+                          WHERE o.state = 'waiting' AND o.destination = head.destination ORDER BY o.seq LIMIT 1)
+                        IS NULL THEN 0 ELSE 1 END,
+              row_number() OVER (PARTITION BY 
+   CASE WHEN substr(head.destination, 1, 8) = 'webhook:' AND length(head.destination) > 33
+        THEN substr(head.destination, 1, length(head.destination) - 25) ELSE head.destination END
+ORDER BY head.due_at)
+         FROM head WHERE head.due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
    NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
-ORDER BY due_at LIMIT %(limit)s
+
+   )
+
+   SELECT destination, failed
+     FROM (SELECT destination, due_at, failed, row_number() OVER (PARTITION BY failed ORDER BY due_at) AS share_place
+             FROM ranked WHERE host_place <= %(of_a_host)s) shares
+    WHERE share_place <= %(limit)s ORDER BY due_at
 
 -- outbox.destinations.ADD_DESTINATION
 INSERT INTO stepfast_destination (id) VALUES (%(id)s) ON CONFLICT DO NOTHING
@@ -1592,6 +1747,15 @@ UPDATE stepfast_outbox SET attempts = attempts + %(charge)s, due_at = CAST(extra
 -- outbox.destinations.BURY_MESSAGE
 UPDATE stepfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = %(error)s
  WHERE id = %(id)s AND state = 'waiting'
+
+-- outbox.destinations.HOST_MESSAGES
+SELECT id FROM stepfast_outbox
+ WHERE state = 'waiting' AND destination >= %(first)s AND destination < %(behind)s AND due_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(soon)s
+ ORDER BY destination, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- outbox.destinations.POSTPONE_MESSAGES
+UPDATE stepfast_outbox SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s, last_error = COALESCE(last_error, %(error)s)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
 
 -- outbox.destinations.OLD_MESSAGES
 SELECT id FROM stepfast_outbox WHERE state = 'sent' AND ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
@@ -1714,6 +1878,12 @@ SELECT g.seq FROM stepfast_partition p
  WHERE p.id = %(id)s AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + %(margin)s
  LIMIT 1
 
+-- runs.consolidation.NOTE_PHASE
+UPDATE stepfast_job SET progress_note = %(phase)s WHERE id = %(id)s AND fence = %(fence)s
+
+-- runs.consolidation.NOTE_NEXT_PHASE
+UPDATE stepfast_job SET progress_note = %(phase)s WHERE id = %(id)s
+
 -- runs.consolidation.BEGIN_ROUND
 UPDATE stepfast_run SET rounds = rounds + 1, shards = %(shards)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND state IN ('applying', 'stalled')
@@ -1721,8 +1891,12 @@ UPDATE stepfast_run SET rounds = rounds + 1, shards = %(shards)s, updated_at = C
 -- runs.consolidation.COUNT_BATCH
 UPDATE stepfast_run
    SET applied = applied + %(applied)s, quarantined = quarantined + %(refused)s, differences = differences + %(differing)s,
-       shards = shards - %(ended)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+       shards = shards - %(ended)s, reason = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0 AND state IN ('applying', 'stalled')
+
+-- runs.consolidation.HOLD_RUN
+UPDATE stepfast_run SET reason = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND state IN ('applying', 'stalled')
 
 -- runs.consolidation.FIND_ALIKE_ITEMS
 -- (done by the statement before it)
@@ -1819,9 +1993,9 @@ UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - %(est
  WHERE id = %(id)s AND ended_at IS NULL
 
 -- runs.partition.INSERT_PARTITION
-INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
-                                created_at, updated_at)
-VALUES (%(id)s, %(run_id)s, %(number)s, %(name)s, %(parent)s, %(span)s, %(window_from)s, %(window_to)s, %(debt_id)s, %(estimate)s, %(job_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, frontier,
+                                job_id, created_at, updated_at)
+VALUES (%(id)s, %(run_id)s, %(number)s, %(name)s, %(parent)s, %(span)s, %(window_from)s, %(window_to)s, %(debt_id)s, %(estimate)s, %(frontier)s, %(job_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 
 -- runs.partition.NEXT_PARTITION_NUMBER
 SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = %(run_id)s
@@ -2021,6 +2195,14 @@ UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
 -- runs.repair.BEGIN_NEXT_EPOCH
 UPDATE stepfast_run SET epoch = epoch + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND epoch = %(epoch)s
 
+-- runs.repair.READERS_OF_RUN
+SELECT p.id, j.id, j.state, j.ready_at, COALESCE(j.leased_by, w.worker_id),
+       CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
+  FROM stepfast_partition p
+  JOIN stepfast_job j ON j.id = p.job_id
+  LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE p.run_id = %(run_id)s AND p.state IN ('ready', 'running')
+
 -- runs.repair.RESTART_PARTITION
 UPDATE stepfast_partition
    SET state = 'ready', epoch = epoch + 1, job_id = %(job_id)s, paging = %(paging)s, ended_at = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -2042,7 +2224,7 @@ UPDATE stepfast_partition SET epoch = epoch + 1, job_id = %(job_id)s, updated_at
 -- runs.repair.REOPEN_RUN
 UPDATE stepfast_run
    SET state = %(target)s, stalled_in = NULL, active_feed = %(active_feed)s, ended_at = NULL, reason = NULL,
-       epoch = epoch + 1, forced = %(forced)s, fetched_at = CASE WHEN %(fetched)s = 1 THEN fetched_at END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+       epoch = epoch + 1, shards = 0, forced = %(forced)s, fetched_at = CASE WHEN %(fetched)s = 1 THEN fetched_at END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
 
 -- runs.repair.RECOUNT_RUN
@@ -2332,20 +2514,8 @@ UPDATE stepfast_feed
 UPDATE stepfast_feed SET watermark = %(watermark)s, version = version + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(feed)s AND version = %(version)s
 
--- schedules.firing.NEXT_TICK
-SELECT next_at - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_schedule
- WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
-
--- schedules.firing.DUE_SCHEDULES
-SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule
- WHERE next_at <= %(now)s AND paused_at IS NULL ORDER BY next_at, id LIMIT %(limit)s
-
--- schedules.firing.FREE_SCHEDULES
-SELECT id FROM stepfast_schedule WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE SKIP LOCKED
-
--- schedules.firing.MOVE_SCHEDULE
-UPDATE stepfast_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, last_at)
- WHERE id = %(id)s AND next_at = %(due)s AND revision = %(revision)s AND paused_at IS NULL
+-- runs.watermark.RUN_COMPLETED_AT
+SELECT COALESCE(completed_at, ended_at) FROM stepfast_run WHERE id = %(id)s
 
 -- schedules.schedule.DATABASE_NOW
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -2384,6 +2554,34 @@ DELETE FROM stepfast_schedule
 -- schedules.schedule.DECLARED_SCHEDULES
 SELECT id, declared FROM stepfast_schedule WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
+-- schedules.schedule.NEXT_TICK
+SELECT next_at - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_schedule
+ WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
+
+-- schedules.schedule.DUE_SCHEDULES
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule
+ WHERE next_at <= %(now)s AND paused_at IS NULL ORDER BY next_at, id LIMIT %(limit)s
+
+-- schedules.schedule.FREE_SCHEDULES
+SELECT id FROM stepfast_schedule WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- schedules.schedule.MOVE_SCHEDULE
+UPDATE stepfast_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, last_at)
+ WHERE id = %(id)s AND next_at = %(due)s AND revision = %(revision)s AND paused_at IS NULL
+
+-- tasks.enqueued_jobs.TRACE_OF_TASK
+SELECT trace FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT trace FROM stepfast_archive WHERE id = %(id)s
+
+-- tasks.enqueued_jobs.UNFINISHED_JOBS_OF_TASK
+SELECT queue, state, count(*), min(ready_at) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_job
+ WHERE trace LIKE %(trace)s AND id <> %(id)s AND kind NOT LIKE 'task.%%' GROUP BY queue, state
+
+-- tasks.enqueued_jobs.STATE_OF_TASK
+SELECT state FROM stepfast_job WHERE id = %(id)s
+
+-- tasks.enqueued_jobs.QUEUES_OF_WORKERS
+SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
 -- tasks.intake.COUNT_WAITING
 SELECT count(*) FROM (
     SELECT 1 AS one FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' LIMIT %(limit)s
@@ -2403,13 +2601,25 @@ SELECT 1 FROM stepfast_received WHERE id = %(id)s
 SELECT id, body FROM stepfast_received
  WHERE task_id = %(task_id)s AND client = %(client)s ORDER BY received_at DESC, id DESC LIMIT %(limit)s
 
+-- tasks.receiver.OLD_WEBHOOKS
+SELECT id FROM stepfast_received WHERE received_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s ORDER BY received_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- tasks.receiver.FORGET_WEBHOOKS
+DELETE FROM stepfast_received WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND received_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+
+-- tasks.receiver.SIZE_OF_WEBHOOKS
+SELECT COALESCE(SUM(OCTET_LENGTH(body)), 0) FROM stepfast_received
+
 -- tasks.single_task.HAND_OVER_JOB
 UPDATE stepfast_archive SET queue = %(queue)s WHERE id = %(id)s AND queue <> %(queue)s
 
 -- tasks.store.KEEP_TASK
-INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
-VALUES (%(id)s, %(client)s, %(task_id)s, %(task_type)s, %(webhook_url)s, %(source)s, %(message_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s)
+INSERT INTO stepfast_task (id, client, task_id, task_type, digest, webhook_url, source, message_id, received_at, until_at)
+VALUES (%(id)s, %(client)s, %(task_id)s, %(task_type)s, %(digest)s, %(webhook_url)s, %(source)s, %(message_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s)
 ON CONFLICT DO NOTHING
+
+-- tasks.store.FIND_TASK
+SELECT task_type, digest FROM stepfast_task WHERE id = %(id)s
 
 -- tasks.store.FIND_KEY
 SELECT job_id FROM stepfast_key WHERE id = %(id)s AND until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -2486,7 +2696,8 @@ SELECT count(*) FROM stepfast_job
              + (SELECT count(*) 
       FROM stepfast_job s
      WHERE s.held_by = '(key)' AND s.state = 'held'
-       AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+       AND NOT EXISTS (SELECT 1 FROM stepfast_job h
+                        WHERE h.unique_key = SUBSTR(s.unique_key, 9) AND h.kind = s.kind)
 ),
            (SELECT count(*) FROM stepfast_schedule WHERE next_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND paused_at IS NULL),
            (SELECT count(*) FROM stepfast_outbox o WHERE o.due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
@@ -2667,15 +2878,22 @@ SELECT id, transport, address, queue, message_id, subject, attempts, reason, det
 -- transports.dead_messages.REMOVE_DEAD_MESSAGES
 DELETE FROM stepfast_dead_message WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
+-- worker.deputy.VOUCH
+UPDATE stepfast_worker SET alive_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s WHERE incarnation = %(incarnation)s AND state = 'alive'
+
+-- worker.deputy.KIND_OF_JOB
+SELECT kind FROM stepfast_job WHERE id = %(id)s
+
 -- worker.heartbeat.REGISTER
 INSERT INTO stepfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
-                             process, host, pid, concurrency, queues)
+                             process, host, pid, concurrency, queues, guardian, guardian_pid, suspects_only)
 VALUES (%(incarnation)s, %(worker_id)s, 'alive', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s, %(lease)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-        %(process)s, %(host)s, %(pid)s, %(concurrency)s, %(queues)s)
+        %(process)s, %(host)s, %(pid)s, %(concurrency)s, %(queues)s, %(guardian)s, %(guardian_pid)s, %(suspects_only)s)
 
 -- worker.heartbeat.STAY_ALIVE
 UPDATE stepfast_worker
-   SET alive_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s, beat_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), active = %(active)s, active_ids = %(active_ids)s
+   SET alive_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s, beat_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), active = %(active)s, active_ids = %(active_ids)s,
+       guardian = %(guardian)s, guardian_pid = %(guardian_pid)s
  WHERE incarnation = %(incarnation)s AND state = 'alive'
 
 -- worker.heartbeat.RESIGN
@@ -2700,12 +2918,8 @@ UPDATE stepfast_job
 -- worker.maintenance.NEXT_DUE
 SELECT (SELECT min(ready_at) FROM stepfast_job WHERE state = 'scheduled') - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
        (SELECT min(due_at) FROM stepfast_limit WHERE due_at IS NOT NULL) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-       (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held')
-
--- worker.maintenance.COUNT_SUSPECTS
-SELECT count(*) FROM stepfast_job
- WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+       (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held'),
+       (SELECT count(*) FROM stepfast_job WHERE state = 'suspect')
 
 -- worker.maintenance.LONG_LEASES
 SELECT id, fence FROM stepfast_job
@@ -2760,6 +2974,9 @@ INSERT INTO stepfast_death (id, finished_at) VALUES (%(id)s, %(finished_at)s) ON
 -- worker.relay.FORGET_DEAD_JOBS
 DELETE FROM stepfast_death WHERE finished_at < %(before)s
 
+-- worker.statement_watchdog.SESSIONS
+SELECT pid, COALESCE(wait_event, '') FROM pg_stat_activity WHERE CAST(pid AS TEXT) = ANY(CAST(%(pids)s AS TEXT[]))
+
 -- stepfast_diamonds.datasets.BUMP_VERSION
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (%(feed)s, 1, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
@@ -2794,7 +3011,7 @@ SELECT ended_at FROM stepfast_worker WHERE worker_id = %(worker_id)s AND state =
 
 -- stepfast_diamonds.demo.crash.READ_SINCE
 SELECT partition_id, worker_id, at FROM stepfast_page
- WHERE partition_id = ANY(CAST(%(ids)s AS TEXT[])) AND at > %(at)s AND worker_id <> %(worker_id)s ORDER BY at
+ WHERE partition_id = ANY(CAST(%(ids)s AS TEXT[])) AND at > %(at)s ORDER BY at
 
 -- stepfast_diamonds.feed.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -2947,7 +3164,12 @@ UPDATE pricing_active SET previous = version, version = %(version)s, changed_at 
  WHERE id = 1 AND version = %(before)s
 
 -- stepfast_diamonds.rule_sets.LAST_VERSION
-SELECT max(version) FROM pricing_rule_sets
+SELECT max(v.version)
+  FROM (SELECT max(version) AS version FROM pricing_rule_sets
+        UNION ALL SELECT max(version) FROM pricing_active
+        UNION ALL SELECT max(previous) FROM pricing_active
+        UNION ALL SELECT max(version) FROM pricing_pins
+        UNION ALL SELECT max(ruleset_version) FROM diamonds) v
 
 -- stepfast_diamonds.rule_sets.FIND_SAME_RULES
 SELECT min(version) FROM pricing_rule_sets WHERE digest = %(digest)s
@@ -2966,8 +3188,17 @@ INSERT INTO rating_rules (version, number, priority, rating, conditions)
 VALUES (%(version)s, %(number)s, %(priority)s, %(rating)s, %(conditions)s)
 
 -- stepfast_diamonds.rule_sets.FIND_RULE_SET
-SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty
+SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty, digest
   FROM pricing_rule_sets WHERE version = %(version)s
+
+-- stepfast_diamonds.rule_sets.FORGET_RULE_SET
+DELETE FROM pricing_rule_sets WHERE version = %(version)s
+
+-- stepfast_diamonds.rule_sets.FORGET_PRICING_RULES
+DELETE FROM pricing_rules WHERE version = %(version)s
+
+-- stepfast_diamonds.rule_sets.FORGET_RATING_RULES
+DELETE FROM rating_rules WHERE version = %(version)s
 
 -- stepfast_diamonds.rule_sets.READ_PRICING_RULES
 SELECT priority, stone_type, price_min, price_max, feed, margin_modifier, rating
@@ -2981,8 +3212,7 @@ SELECT DISTINCT feed, CASE WHEN fancy_color IS NOT NULL THEN 'fancy' WHEN lab_gr
   FROM diamonds
 
 -- stepfast_diamonds.rule_sets.PIN_RULE_SET
-INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
-SELECT %(run_id)s, %(feed)s, version, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM pricing_active WHERE id = 1 AND version > 0
+INSERT INTO pricing_pins (run_id, feed, version, pinned_at) VALUES (%(run_id)s, %(feed)s, %(version)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 
 -- stepfast_diamonds.rule_sets.READ_PIN
 SELECT version, pinned_at FROM pricing_pins WHERE run_id = %(run_id)s

@@ -72,6 +72,14 @@ SHOW GLOBAL VARIABLES WHERE variable_name IN ('innodb_flush_log_at_trx_commit', 
 -- admin.doctor.mariadb.SESSION_ISOLATION
 SHOW SESSION VARIABLES WHERE variable_name IN ('tx_isolation', 'transaction_isolation')
 
+-- admin.doctor.mariadb.CLUSTER_STATUS
+SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_cluster_status', 'wsrep_cluster_size',
+                                           'wsrep_local_state_comment', 'Rpl_semi_sync_master_status',
+                                           'Rpl_semi_sync_master_clients')
+
+-- admin.doctor.mariadb.IS_IN_CLUSTER
+SHOW GLOBAL VARIABLES LIKE 'wsrep_on'
+
 -- admin.doctor.mariadb.COUNT_CONNECTIONS
 SHOW GLOBAL STATUS LIKE 'Threads_connected'
 
@@ -106,11 +114,20 @@ SELECT a.pid, COALESCE(a.usename, '?'), COALESCE(a.application_name, ''), COALES
                 WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock' AND l.database = a.datid
                   AND c.relname LIKE 'stepfast%'),
        a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL,
+       COALESCE(a.wait_event, '') = 'SyncRep',
        (SELECT count(*) FROM pg_stat_activity w WHERE a.pid = ANY(pg_blocking_pids(w.pid)))
   FROM pg_stat_activity a
  WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
    AND a.xact_start < clock_timestamp() - CAST(:age AS INTEGER) * interval '1 second'
  ORDER BY a.xact_start
+
+-- admin.doctor.postgresql.STANDBYS
+SELECT current_setting('synchronous_standby_names'),
+       (SELECT count(*) FROM pg_stat_activity
+         WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - CAST(:age AS INTEGER) * interval '1 second'),
+       (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')),
+       (SELECT count(sync_state) FROM pg_stat_replication),
+       (SELECT count(*) FROM pg_stat_replication)
 
 -- admin.doctor.postgresql.PREPARED_TRANSACTIONS
 SELECT gid, owner, CAST(extract(epoch FROM clock_timestamp() - prepared) AS DOUBLE PRECISION)
@@ -120,6 +137,29 @@ SELECT gid, owner, CAST(extract(epoch FROM clock_timestamp() - prepared) AS DOUB
 SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
  WHERE relname LIKE 'stepfast%' AND n_dead_tup > :most AND n_dead_tup > 2 * n_live_tup
  ORDER BY n_dead_tup DESC
+
+-- admin.doctor.runs.FEEDS
+SELECT f.id, f.watermark, f.troubles, f.troubled_at, f.paused_until, f.pause_reason, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + f.skew,
+       (SELECT count(*) FROM stepfast_debt d WHERE d.feed = f.id AND d.state = 'open' AND d.tries >= :tries)
+  FROM stepfast_feed f ORDER BY f.id
+
+-- admin.doctor.runs.NEWEST_RUN_OF_FEED
+SELECT id, feed, state, reason FROM stepfast_run WHERE feed = :feed AND kind NOT IN ('backfill', 'remap')
+ ORDER BY started_at DESC, id DESC LIMIT 1
+
+-- admin.doctor.runs.RUNS_NOT_ENDED
+SELECT id, feed, state, reason FROM stepfast_run WHERE ended_at IS NULL ORDER BY started_at
+
+-- admin.doctor.runs.STUCK_PARTITIONS
+SELECT p.run_id, count(*) 
+      FROM stepfast_partition p
+      JOIN stepfast_run r ON r.id = p.run_id
+      LEFT JOIN stepfast_job j ON j.id = p.job_id
+      LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE 
+    (p.state IN ('ready', 'running') AND r.ended_at IS NULL
+     AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))))
+ GROUP BY p.run_id ORDER BY p.run_id
 
 -- admin.doctor.sqlite.SQLITE_VERSION
 SELECT sqlite_version()
@@ -140,10 +180,27 @@ SELECT COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000
 SELECT kind, count(*) FROM stepfast_job
  WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%' GROUP BY kind ORDER BY kind
 
+-- admin.doctor.work.FORGOTTEN_LEASES
+SELECT w.worker_id, count(*) FROM stepfast_job j JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE j.state = 'leased' AND j.leased_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND w.state = 'alive' AND w.alive_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND w.active = 0
+ GROUP BY w.worker_id ORDER BY w.worker_id
+
 -- admin.doctor.work.WAITING_FOR_DEAD_JOBS
 SELECT count(DISTINCT d.child_id), min(d.parent_id)
   FROM stepfast_archive a JOIN stepfast_dependency d ON d.parent_id = a.id
  WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
+
+-- admin.doctor.work.BROKER_DEAD_LETTERS
+SELECT count(*) FROM stepfast_dead_message
+
+-- admin.doctor.work.OVERTAKEN_DEAD_LETTERS
+SELECT count(*)
+  FROM stepfast_run r
+  JOIN stepfast_partition p ON p.run_id = r.id AND p.state = 'failed'
+  JOIN stepfast_archive a ON a.id = p.job_id AND a.state = 'dead'
+ WHERE r.state = 'failed'
+   AND EXISTS (SELECT 1 FROM stepfast_run n
+                WHERE n.feed = r.feed AND n.state = 'completed' AND n.started_at > r.started_at)
 
 -- admin.doctor.work.COUNT_DEAD_MESSAGES
 SELECT count(*) FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL
@@ -157,7 +214,7 @@ SELECT count(DISTINCT o.destination) FROM stepfast_outbox o
 
 -- admin.doctor.work.MESSAGES_WITHOUT_SETTINGS
 SELECT count(*), max(last_error) FROM stepfast_outbox
- WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+ WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL AND last_error NOT LIKE :waits_for_host
 
 -- admin.doctor.work.COUNT_UNTOLD_ALERTS
 SELECT count(*) FROM stepfast_alert WHERE notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :overdue
@@ -173,7 +230,7 @@ SELECT id, kind, payload, cursor_json, result FROM stepfast_archive
  ORDER BY id LIMIT :limit
 
 -- admin.encryption.ENCRYPTED_EVENTS
-SELECT id, name, payload FROM stepfast_event
+SELECT id, event_id, name, payload FROM stepfast_event
  WHERE id > :after AND payload LIKE :inside
  ORDER BY id LIMIT :limit
 
@@ -272,7 +329,7 @@ SELECT state, queue FROM stepfast_job WHERE id = :id
 UNION ALL SELECT state, queue FROM stepfast_archive WHERE id = :id
 
 -- admin.jobs.HASTEN_JOB
-UPDATE stepfast_job SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'scheduled'
+UPDATE stepfast_job SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'scheduled'
 
 -- admin.masks.KNOWN_RULES
 SELECT id FROM stepfast_mask ORDER BY id
@@ -433,7 +490,11 @@ SELECT id, feed FROM stepfast_run WHERE id >= :first AND id < :beyond ORDER BY i
 -- admin.run_reports.LIST_PARTITIONS
     SELECT p.run_id, r.feed, p.number, p.name, p.state, p.epoch, p.seen, p.counted, p.estimate, p.rejected, p.requests,
            p.next_offset, p.job_id, j.state, CASE WHEN j.state = 'scheduled' THEN j.ready_at END, p.worker_id,
-           p.last_error, CASE WHEN 
+
+    CASE WHEN p.state IN ('ready', 'running') THEN CASE WHEN j.failures + j.crashes > 0 THEN j.last_error
+                                                        WHEN p.troubled_at >= p.updated_at THEN p.last_error END
+         WHEN p.state <> 'done' THEN p.last_error END
+, CASE WHEN 
     (p.state IN ('ready', 'running') AND r.ended_at IS NULL
      AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))))
  THEN 1 ELSE 0 END, p.started_at, p.updated_at, p.ended_at
@@ -490,7 +551,10 @@ WHERE j.state = 'dead'
 SELECT queue FROM stepfast_archive WHERE id = :id
 
 -- admin.run_status.PAUSED_QUEUE
-SELECT paused_at, note FROM stepfast_queue WHERE id = :id AND paused_at IS NOT NULL
+SELECT q.paused_at, q.note,
+       (SELECT max(a.who) FROM stepfast_audit a
+         WHERE a.subject = q.id AND a.what = 'queue.pause' AND a.at >= q.paused_at)
+  FROM stepfast_queue q WHERE q.id = :id AND q.paused_at IS NOT NULL
 
 -- admin.run_status.QUEUES_OF_WORKERS
 SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -499,8 +563,26 @@ SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST
 SELECT count(*), COALESCE(sum(CASE WHEN tries >= :tries THEN 1 ELSE 0 END), 0)
   FROM stepfast_debt WHERE feed = :feed AND state = 'open'
 
+-- admin.run_status.WAITING_EXPORT
+SELECT last_error FROM stepfast_outbox WHERE destination = :destination AND state <> 'sent' ORDER BY seq DESC LIMIT 1
+
 -- admin.run_status.COUNT_PENDING
 SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1
+
+-- admin.run_status.NOTES_OF_SHARDS
+SELECT id, state, progress_note FROM stepfast_job WHERE id > :first AND id < :beyond
+
+-- admin.run_status.COUNT_PAGES
+SELECT count(*) 
+      FROM stepfast_partition p JOIN stepfast_page g ON g.partition_id = p.id
+     WHERE p.run_id = :id AND g.request_offset IS NOT NULL
+
+-- admin.run_status.NTH_SLOWEST_PAGE
+SELECT g.milliseconds, p.number, g.request_offset 
+  FROM stepfast_partition p JOIN stepfast_page g ON g.partition_id = p.id
+ WHERE p.run_id = :id AND g.request_offset IS NOT NULL
+
+ ORDER BY g.milliseconds DESC, p.number, g.epoch, g.seq LIMIT 1 OFFSET :skipped
 
 -- admin.run_status.WRITTEN_LATELY
 SELECT number, name, state, seen, COALESCE(counted, estimate), requests, last_error FROM stepfast_partition
@@ -525,7 +607,8 @@ SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5
                row_number() OVER (PARTITION BY kind ORDER BY finished_at - leased_at) AS place,
                count(*) OVER (PARTITION BY kind) AS many
           FROM stepfast_archive
-         WHERE state = 'done' AND finished_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND leased_at IS NOT NULL AND (:any_kind = 1 OR kind = :kind)) AS timed
+         WHERE state = 'done' AND finished_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND leased_at BETWEEN 0 AND finished_at
+               AND (:any_kind = 1 OR kind = :kind)) AS timed
  GROUP BY kind
 
 -- admin.statistics.FAILED_BY_KIND
@@ -546,6 +629,9 @@ SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL
 
 -- admin.statistics.COUNT_WORKERS
 SELECT count(*) FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- admin.statistics.DEAD_MESSAGES_BY_QUEUE
+SELECT transport, queue, count(*) FROM stepfast_dead_message GROUP BY transport, queue
 
 -- admin.statistics.UNSENT_MESSAGES
 SELECT state, count(*), min(created_at) FROM stepfast_outbox
@@ -621,8 +707,8 @@ WHERE f.id = :feed
 SELECT id FROM stepfast_feed WHERE updated_at > 0 ORDER BY id
 
 -- admin.workers.LIST_WORKERS
-SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END, state, host, pid, incarnation,
-       queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
+SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END, state, host, pid, guardian_pid,
+       incarnation, queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
   FROM stepfast_worker
  WHERE state = 'alive' OR :everyone = 1
  ORDER BY started_at, incarnation
@@ -679,6 +765,9 @@ UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = :id AND pause
 -- callbacks.CALLBACK_TIME
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
+-- database.lending.IS_READ_ONLY
+SELECT 0
+
 -- database.lending.IDENTIFY_DATABASE
 SELECT file, 0 FROM pragma_database_list WHERE name = 'main'
 
@@ -703,6 +792,10 @@ SELECT max(version) FROM stepfast_schema WHERE component = :component
 -- database.migrate.RECORD_MIGRATION
 INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES (:component, :version, :name, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
+-- database.relations.FIND_RELATIONS
+SELECT lower(name), type, CASE type WHEN 'view' THEN sql END, NULL FROM sqlite_master
+ WHERE type <> 'trigger' AND lower(name) IN (SELECT value FROM json_each(:names))
+
 -- database.tables.COLUMNS
 SELECT name, type FROM pragma_table_info(:table, :folder) ORDER BY cid
 
@@ -719,6 +812,15 @@ UNION ALL SELECT '', name FROM pragma_table_info(:table, :folder) WHERE pk > 0
 
 -- database.tables.TABLE_NAMES
 SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name
+
+-- database.views.CHOSEN_NAMES
+SELECT id, names FROM stepfast_view_names
+
+-- database.views.CHANGE_NAMES
+UPDATE stepfast_view_names SET names = :names WHERE id = :component
+
+-- database.views.REMEMBER_NAMES
+INSERT INTO stepfast_view_names (id, names) VALUES (:component, :names) ON CONFLICT DO NOTHING
 
 -- database.wakeup.NOTIFY
 SELECT pg_notify('stepfast', :queue)
@@ -764,8 +866,7 @@ SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id IN (SELECT valu
 
 -- jobs.archive.RELEASE_CHILDREN
 UPDATE stepfast_job
-   SET state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled'
-                    WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+   SET state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled' ELSE CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END END,
        ready_at = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN ready_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
 
@@ -856,14 +957,15 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused
 
 -- jobs.commit.SNOOZE_JOB
 UPDATE stepfast_job
-   SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
+   SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
        owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
 -- jobs.commit.RETRY_JOB
 UPDATE stepfast_job
-   SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
+   SET state = CASE WHEN :delay > 0 THEN 'scheduled' WHEN :charge > 0 OR :crash > 0 THEN 'ready' ELSE CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END END,
+       ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
        owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
        crashes = crashes + :crash, last_error = :error,
        error_group = CASE WHEN :charge = 0 AND :crash = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE :error_group END,
@@ -872,8 +974,7 @@ UPDATE stepfast_job
 
 -- jobs.commit.GIVE_BACK_JOBS
 UPDATE stepfast_job
-   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
-       owner = NULL, leased_by = NULL, lease_until = NULL,
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NULL
 
@@ -914,10 +1015,10 @@ SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished
  GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
 
 -- jobs.dead_letters.LOCK_ENDED_JOB
-SELECT state, queue, CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = :id
+SELECT state, queue, kind, CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = :id
 
 -- jobs.dead_letters.KEY_HOLDER
-SELECT id FROM stepfast_job WHERE unique_key = :key
+SELECT id FROM stepfast_job WHERE unique_key = :key AND kind = :kind
 
 -- jobs.dead_letters.REVIVE_JOBS
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
@@ -925,7 +1026,7 @@ INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at
                           has_dependants, payload)
 SELECT id, queue, kind,
        CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE child_id = stepfast_archive.id AND state <> 'met') THEN 'waiting'
-            WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), created_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END,
+            ELSE CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END END, priority, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), created_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END,
        step, 0, 0, trace, :fence, progress, progress_note, last_error, error_group, cursor_json,
        CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE parent_id = stepfast_archive.id) THEN 1 ELSE 0 END, payload
   FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled')
@@ -970,10 +1071,10 @@ UPDATE stepfast_dependency SET state = 'broken'
  WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state = 'open'
 
 -- jobs.debounce.LOOK_AT_HOLDER
-SELECT id, kind, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = :key
+SELECT id, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = :key AND kind = :kind
 
 -- jobs.debounce.LOCK_HOLDER
-SELECT id, kind, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = :key
+SELECT id, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = :key AND kind = :kind
 
 -- jobs.debounce.MERGE_CALL
 UPDATE stepfast_job
@@ -998,14 +1099,15 @@ ON CONFLICT DO NOTHING
 SELECT s.id, s.queue, s.unique_key 
   FROM stepfast_job s
  WHERE s.held_by = '(key)' AND s.state = 'held'
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job h
+                    WHERE h.unique_key = SUBSTR(s.unique_key, 9) AND h.kind = s.kind)
 
  ORDER BY s.priority DESC, s.ready_at, s.id
  LIMIT :limit
 
 -- jobs.debounce.PROMOTE_SUCCESSOR
 UPDATE stepfast_job
-   SET unique_key = :key, state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled' ELSE 'ready' END,
+   SET unique_key = :key, state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled' ELSE CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END END,
        held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND state = 'held' AND held_by = '(key)'
 
@@ -1023,7 +1125,8 @@ INSERT INTO stepfast_dependency (child_id, parent_id, bond, on_dead, state)
 VALUES (:child_id, :parent_id, :bond, :on_dead, :state)
 
 -- jobs.dependencies.DROP_EDGES
-DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = :key)
+DELETE FROM stepfast_dependency
+ WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = :key AND kind = :kind)
 
 -- jobs.dependencies.EDGES_TO
 SELECT parent_id FROM stepfast_dependency WHERE child_id = :id AND parent_id IN (SELECT value FROM json_each(:parents))
@@ -1069,28 +1172,32 @@ SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_er
 SELECT client, task_id, task_type, webhook_url, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_task
  WHERE id = :id AND webhook_url IS NOT NULL
 
+-- jobs.end_webhook.TASK_ID
+SELECT task_id FROM stepfast_task WHERE id = :id
+
 -- jobs.enqueue.INSERT_JOB
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
 VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
 ON CONFLICT DO NOTHING
 
 -- jobs.enqueue.KEY_HOLDERS
-SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
+SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys)) AND kind = :kind
 
 -- jobs.enqueue.KEY_HOLDERS_NOW
-SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
+SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys)) AND kind = :kind
 
 -- jobs.enqueue.REPLACE_JOB
 UPDATE stepfast_job
-   SET queue = :queue, kind = :kind, payload = :payload, priority = :priority, state = :state,
+   SET queue = :queue, payload = :payload, priority = :priority, state = :state,
        ready_at = COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :fence, committed_fence = NULL,
        owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
        step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
        last_error = NULL, error_group = NULL, trace = :trace
- WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
+ WHERE id = :id AND unique_key = :key AND kind = :kind
+   AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
 
--- jobs.enqueue.KNOWN_JOB
-SELECT id FROM stepfast_job WHERE id = :id UNION ALL SELECT id FROM stepfast_archive WHERE id = :id
+-- jobs.enqueue.KNOWN_JOBS
+SELECT id, kind FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) UNION ALL SELECT id, kind FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- jobs.enqueue.INSERT_JOBS
    INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
@@ -1132,7 +1239,7 @@ SELECT cursor_json, queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000)
  WHERE id = :id AND fence = :fence AND state = 'scheduled'
 
 -- jobs.events.WAKE_JOB
-UPDATE stepfast_job SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), cursor_json = :cursor, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+UPDATE stepfast_job SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), cursor_json = :cursor, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND state = 'scheduled'
 
 -- jobs.events.OLD_EVENTS
@@ -1176,11 +1283,11 @@ SELECT child_id FROM stepfast_dependency WHERE parent_id = :id AND bond = 'membe
  ORDER BY child_id
 
 -- jobs.keys.REMEMBER_KEY
-INSERT INTO stepfast_key (id, job_id, until_at) VALUES (:id, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep)
+INSERT INTO stepfast_key (id, job_id, kind, until_at) VALUES (:id, :job_id, :kind, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep)
 ON CONFLICT DO NOTHING
 
 -- jobs.keys.TAKE_OVER_KEY
-UPDATE stepfast_key SET job_id = :job_id, until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep
+UPDATE stepfast_key SET job_id = :job_id, kind = :kind, until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep
  WHERE id = :id AND job_id <> :job_id AND until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- jobs.keys.REMEMBERED_HOLDER
@@ -1188,6 +1295,9 @@ SELECT job_id FROM stepfast_key WHERE id = :id
 
 -- jobs.keys.REMEMBERED_HOLDER_NOW
 SELECT job_id FROM stepfast_key WHERE id = :id
+
+-- jobs.keys.REMEMBERED_KIND_NOW
+SELECT kind FROM stepfast_key WHERE id = :id
 
 -- jobs.keys.HAND_OVER_KEY
 UPDATE stepfast_key SET job_id = :holder WHERE id = :id AND job_id = :job_id
@@ -1205,10 +1315,10 @@ DELETE FROM stepfast_key WHERE id IN (SELECT value FROM json_each(:ids))
 SELECT id FROM stepfast_key WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
 
 -- jobs.keys.LOCK_SUCCESSOR
-SELECT id FROM stepfast_job WHERE unique_key = :key
+SELECT id FROM stepfast_job WHERE unique_key = :key AND kind = :kind
 
 -- jobs.keys.SUCCESSOR_KEYS
-SELECT unique_key FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
+SELECT unique_key FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys)) AND kind = :kind
 
 -- jobs.keys.WITHDRAW_JOB
 DELETE FROM stepfast_job WHERE id = :id AND leased_at IS NULL
@@ -1244,18 +1354,25 @@ UPDATE stepfast_job
    SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
 
--- jobs.lease.PICK_SUSPECT
+-- jobs.lease.PICK_SUSPECTS
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job
- WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
+ WHERE state = 'suspect' AND alone >= :least_alone AND alone <= :most_alone
+   AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
    AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
  ORDER BY ready_at
- LIMIT 1
+ LIMIT :limit
 
--- jobs.lease.TAKE_SUSPECT
+-- jobs.lease.TAKE_SUSPECTS
 UPDATE stepfast_job
    SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND state = 'suspect'
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'suspect'
+
+-- jobs.lease.COUNT_SUSPECTS
+SELECT alone, count(*) FROM stepfast_job
+ WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+ GROUP BY alone
 
 -- jobs.lease.PICK_NAMED
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
@@ -1328,8 +1445,12 @@ UPDATE stepfast_job SET lease_until = CAST(ROUND((julianday('now') - 2440587.5) 
 SELECT lease_until FROM stepfast_job WHERE id = :id
 
 -- jobs.rescue.LIVE_WORKERS
-SELECT incarnation, worker_id, process, CASE WHEN alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
+SELECT incarnation, worker_id, process, guardian, CASE WHEN alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
   FROM stepfast_worker WHERE state = 'alive' AND incarnation <> :me
+
+-- jobs.rescue.GUARDED_WORKERS
+SELECT incarnation, process, guardian FROM stepfast_worker
+ WHERE state = 'alive' AND incarnation <> :me AND guardian IS NOT NULL
 
 -- jobs.rescue.LATE_WORKERS
 SELECT incarnation, alive_until FROM stepfast_worker
@@ -1341,25 +1462,31 @@ UPDATE stepfast_worker
        abandoned = (SELECT count(*) FROM stepfast_job WHERE owner = :incarnation AND state = 'leased')
  WHERE incarnation = :incarnation AND state = 'alive' AND (alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) OR :proven = 1)
 
+-- jobs.rescue.REPORT_DEATH
+UPDATE stepfast_worker SET report = :report WHERE incarnation = :incarnation AND state = 'dead' AND report IS NULL
+
+-- jobs.rescue.LEASED_JOBS
+SELECT id FROM stepfast_job WHERE owner = :incarnation AND state = 'leased'
+
 -- jobs.rescue.ENDED_WORKERS_WITH_JOBS
-SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
+SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0), w.suspects_only, w.ended_at, w.report
   FROM stepfast_worker w
  WHERE w.state IN ('dead', 'stopped')
    AND EXISTS (SELECT 1 FROM stepfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
  LIMIT :limit
 
 -- jobs.rescue.ABANDONED_JOBS
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace, COALESCE(leased_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) FROM stepfast_job
  WHERE owner = :owner AND state = 'leased'
  LIMIT :limit
 
 -- jobs.rescue.EXPIRED_MANUAL_LEASES
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace, COALESCE(leased_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) FROM stepfast_job
  WHERE owner = :owner AND state = 'leased' AND lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  LIMIT :limit
 
 -- jobs.rescue.ORPHANED_JOBS
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace, COALESCE(leased_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) FROM stepfast_job
  WHERE owner > :owner AND state = 'leased'
    AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
  LIMIT :limit
@@ -1370,10 +1497,19 @@ UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = :incarnation AND st
 -- jobs.rescue.TAKE_BACK_JOBS
 UPDATE stepfast_job
    SET state = :state, owner = NULL, leased_by = NULL, lease_until = NULL, fence = :fence,
-       crashes = crashes + :charge, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), error_group = :error_group,
+       crashes = crashes + :charge, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), error_group = :error_group, alone = :alone,
        last_error = CASE WHEN last_error IS NULL THEN :note WHEN length(last_error) > 3500 THEN last_error
                          ELSE last_error || '; ' || :note END
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
+
+-- jobs.rescue.TAKE_BACK_UNSTARTED
+UPDATE stepfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, owner = NULL, leased_by = NULL, lease_until = NULL, fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
+
+-- jobs.rescue.FIND_LEASE
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload, fence
+  FROM stepfast_job WHERE id = :id AND state = 'leased'
 
 -- jobs.step.WRITE_PROGRESS
 UPDATE stepfast_job
@@ -1409,8 +1545,7 @@ SELECT id, queue FROM stepfast_job
 
 -- limits.limit_rows.RELEASE_HELD_JOBS
 UPDATE stepfast_job
-   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
-       held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'held'
 
 -- limits.limit_rows.DUE_LIMITS
@@ -1501,10 +1636,24 @@ UPDATE stepfast_alert
               (SELECT o.due_at FROM stepfast_outbox o
                 WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
          FROM named WHERE named.destination IS NOT NULL
-   )
-   SELECT destination FROM head WHERE due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
+   ), ranked (destination, due_at, failed, host_place) AS (
+       SELECT head.destination, head.due_at,
+              CASE WHEN (SELECT o.last_error FROM stepfast_outbox o
+                          WHERE o.state = 'waiting' AND o.destination = head.destination ORDER BY o.seq LIMIT 1)
+                        IS NULL THEN 0 ELSE 1 END,
+              row_number() OVER (PARTITION BY 
+   CASE WHEN substr(head.destination, 1, 8) = 'webhook:' AND length(head.destination) > 33
+        THEN substr(head.destination, 1, length(head.destination) - 25) ELSE head.destination END
+ORDER BY head.due_at)
+         FROM head WHERE head.due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
    NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-ORDER BY due_at LIMIT :limit
+
+   )
+
+   SELECT destination, failed
+     FROM (SELECT destination, due_at, failed, row_number() OVER (PARTITION BY failed ORDER BY due_at) AS share_place
+             FROM ranked WHERE host_place <= :of_a_host) shares
+    WHERE share_place <= :limit ORDER BY due_at
 
 -- outbox.destinations.ADD_DESTINATION
 INSERT INTO stepfast_destination (id) VALUES (:id) ON CONFLICT DO NOTHING
@@ -1554,6 +1703,15 @@ UPDATE stepfast_outbox SET attempts = attempts + :charge, due_at = CAST(ROUND((j
 -- outbox.destinations.BURY_MESSAGE
 UPDATE stepfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = :error
  WHERE id = :id AND state = 'waiting'
+
+-- outbox.destinations.HOST_MESSAGES
+SELECT id FROM stepfast_outbox
+ WHERE state = 'waiting' AND destination >= :first AND destination < :behind AND due_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :soon
+ ORDER BY destination, seq LIMIT :limit
+
+-- outbox.destinations.POSTPONE_MESSAGES
+UPDATE stepfast_outbox SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay, last_error = COALESCE(last_error, :error)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
 
 -- outbox.destinations.OLD_MESSAGES
 SELECT id FROM stepfast_outbox WHERE state = 'sent' AND ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
@@ -1675,6 +1833,12 @@ SELECT g.seq FROM stepfast_partition p
  WHERE p.id = :id AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + :margin
  LIMIT 1
 
+-- runs.consolidation.NOTE_PHASE
+UPDATE stepfast_job SET progress_note = :phase WHERE id = :id AND fence = :fence
+
+-- runs.consolidation.NOTE_NEXT_PHASE
+UPDATE stepfast_job SET progress_note = :phase WHERE id = :id
+
 -- runs.consolidation.BEGIN_ROUND
 UPDATE stepfast_run SET rounds = rounds + 1, shards = :shards, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
@@ -1682,8 +1846,12 @@ UPDATE stepfast_run SET rounds = rounds + 1, shards = :shards, updated_at = CAST
 -- runs.consolidation.COUNT_BATCH
 UPDATE stepfast_run
    SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
-       shards = shards - :ended, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+       shards = shards - :ended, reason = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
+
+-- runs.consolidation.HOLD_RUN
+UPDATE stepfast_run SET reason = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
 
 -- runs.consolidation.FIND_ALIKE_ITEMS
 -- (done by the statement before it)
@@ -1780,9 +1948,9 @@ UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - :esti
  WHERE id = :id AND ended_at IS NULL
 
 -- runs.partition.INSERT_PARTITION
-INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
-                                created_at, updated_at)
-VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, frontier,
+                                job_id, created_at, updated_at)
+VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :frontier, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
 -- runs.partition.NEXT_PARTITION_NUMBER
 SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = :run_id
@@ -1983,6 +2151,14 @@ UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
 -- runs.repair.BEGIN_NEXT_EPOCH
 UPDATE stepfast_run SET epoch = epoch + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
 
+-- runs.repair.READERS_OF_RUN
+SELECT p.id, j.id, j.state, j.ready_at, COALESCE(j.leased_by, w.worker_id),
+       CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
+  FROM stepfast_partition p
+  JOIN stepfast_job j ON j.id = p.job_id
+  LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE p.run_id = :run_id AND p.state IN ('ready', 'running')
+
 -- runs.repair.RESTART_PARTITION
 UPDATE stepfast_partition
    SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = :paging, ended_at = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -2004,7 +2180,7 @@ UPDATE stepfast_partition SET epoch = epoch + 1, job_id = :job_id, updated_at = 
 -- runs.repair.REOPEN_RUN
 UPDATE stepfast_run
    SET state = :target, stalled_in = NULL, active_feed = :active_feed, ended_at = NULL, reason = NULL,
-       epoch = epoch + 1, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+       epoch = epoch + 1, shards = 0, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND state = :source AND epoch = :epoch
 
 -- runs.repair.RECOUNT_RUN
@@ -2294,20 +2470,8 @@ UPDATE stepfast_feed
 UPDATE stepfast_feed SET watermark = :watermark, version = version + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :feed AND version = :version
 
--- schedules.firing.NEXT_TICK
-SELECT next_at - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_schedule
- WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
-
--- schedules.firing.DUE_SCHEDULES
-SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule
- WHERE next_at <= :now AND paused_at IS NULL ORDER BY next_at, id LIMIT :limit
-
--- schedules.firing.FREE_SCHEDULES
-SELECT id FROM stepfast_schedule WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- schedules.firing.MOVE_SCHEDULE
-UPDATE stepfast_schedule SET next_at = :next_at, last_at = COALESCE(:last_at, last_at)
- WHERE id = :id AND next_at = :due AND revision = :revision AND paused_at IS NULL
+-- runs.watermark.RUN_COMPLETED_AT
+SELECT COALESCE(completed_at, ended_at) FROM stepfast_run WHERE id = :id
 
 -- schedules.schedule.DATABASE_NOW
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -2346,6 +2510,34 @@ DELETE FROM stepfast_schedule
 -- schedules.schedule.DECLARED_SCHEDULES
 SELECT id, declared FROM stepfast_schedule WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- schedules.schedule.NEXT_TICK
+SELECT next_at - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_schedule
+ WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
+
+-- schedules.schedule.DUE_SCHEDULES
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule
+ WHERE next_at <= :now AND paused_at IS NULL ORDER BY next_at, id LIMIT :limit
+
+-- schedules.schedule.FREE_SCHEDULES
+SELECT id FROM stepfast_schedule WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- schedules.schedule.MOVE_SCHEDULE
+UPDATE stepfast_schedule SET next_at = :next_at, last_at = COALESCE(:last_at, last_at)
+ WHERE id = :id AND next_at = :due AND revision = :revision AND paused_at IS NULL
+
+-- tasks.enqueued_jobs.TRACE_OF_TASK
+SELECT trace FROM stepfast_job WHERE id = :id UNION ALL SELECT trace FROM stepfast_archive WHERE id = :id
+
+-- tasks.enqueued_jobs.UNFINISHED_JOBS_OF_TASK
+SELECT queue, state, count(*), min(ready_at) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_job
+ WHERE trace LIKE :trace AND id <> :id AND kind NOT LIKE 'task.%' GROUP BY queue, state
+
+-- tasks.enqueued_jobs.STATE_OF_TASK
+SELECT state FROM stepfast_job WHERE id = :id
+
+-- tasks.enqueued_jobs.QUEUES_OF_WORKERS
+SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
 -- tasks.intake.COUNT_WAITING
 SELECT count(*) FROM (
     SELECT 1 AS one FROM stepfast_job WHERE queue = :queue AND state = 'ready' LIMIT :limit
@@ -2365,13 +2557,25 @@ SELECT 1 FROM stepfast_received WHERE id = :id
 SELECT id, body FROM stepfast_received
  WHERE task_id = :task_id AND client = :client ORDER BY received_at DESC, id DESC LIMIT :limit
 
+-- tasks.receiver.OLD_WEBHOOKS
+SELECT id FROM stepfast_received WHERE received_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age ORDER BY received_at LIMIT :limit
+
+-- tasks.receiver.FORGET_WEBHOOKS
+DELETE FROM stepfast_received WHERE id IN (SELECT value FROM json_each(:ids)) AND received_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+
+-- tasks.receiver.SIZE_OF_WEBHOOKS
+SELECT COALESCE(SUM(LENGTH(body)), 0) FROM stepfast_received
+
 -- tasks.single_task.HAND_OVER_JOB
 UPDATE stepfast_archive SET queue = :queue WHERE id = :id AND queue <> :queue
 
 -- tasks.store.KEEP_TASK
-INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
-VALUES (:id, :client, :task_id, :task_type, :webhook_url, :source, :message_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep)
+INSERT INTO stepfast_task (id, client, task_id, task_type, digest, webhook_url, source, message_id, received_at, until_at)
+VALUES (:id, :client, :task_id, :task_type, :digest, :webhook_url, :source, :message_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep)
 ON CONFLICT DO NOTHING
+
+-- tasks.store.FIND_TASK
+SELECT task_type, digest FROM stepfast_task WHERE id = :id
 
 -- tasks.store.FIND_KEY
 SELECT job_id FROM stepfast_key WHERE id = :id AND until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -2448,7 +2652,8 @@ SELECT count(*) FROM stepfast_job
              + (SELECT count(*) 
       FROM stepfast_job s
      WHERE s.held_by = '(key)' AND s.state = 'held'
-       AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+       AND NOT EXISTS (SELECT 1 FROM stepfast_job h
+                        WHERE h.unique_key = SUBSTR(s.unique_key, 9) AND h.kind = s.kind)
 ),
            (SELECT count(*) FROM stepfast_schedule WHERE next_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND paused_at IS NULL),
            (SELECT count(*) FROM stepfast_outbox o WHERE o.due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
@@ -2627,15 +2832,22 @@ SELECT id, transport, address, queue, message_id, subject, attempts, reason, det
 -- transports.dead_messages.REMOVE_DEAD_MESSAGES
 DELETE FROM stepfast_dead_message WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- worker.deputy.VOUCH
+UPDATE stepfast_worker SET alive_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease WHERE incarnation = :incarnation AND state = 'alive'
+
+-- worker.deputy.KIND_OF_JOB
+SELECT kind FROM stepfast_job WHERE id = :id
+
 -- worker.heartbeat.REGISTER
 INSERT INTO stepfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
-                             process, host, pid, concurrency, queues)
+                             process, host, pid, concurrency, queues, guardian, guardian_pid, suspects_only)
 VALUES (:incarnation, :worker_id, 'alive', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease, :lease, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-        :process, :host, :pid, :concurrency, :queues)
+        :process, :host, :pid, :concurrency, :queues, :guardian, :guardian_pid, :suspects_only)
 
 -- worker.heartbeat.STAY_ALIVE
 UPDATE stepfast_worker
-   SET alive_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease, beat_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), active = :active, active_ids = :active_ids
+   SET alive_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease, beat_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), active = :active, active_ids = :active_ids,
+       guardian = :guardian, guardian_pid = :guardian_pid
  WHERE incarnation = :incarnation AND state = 'alive'
 
 -- worker.heartbeat.RESIGN
@@ -2660,12 +2872,8 @@ UPDATE stepfast_job
 -- worker.maintenance.NEXT_DUE
 SELECT (SELECT min(ready_at) FROM stepfast_job WHERE state = 'scheduled') - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
        (SELECT min(due_at) FROM stepfast_limit WHERE due_at IS NOT NULL) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-       (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held')
-
--- worker.maintenance.COUNT_SUSPECTS
-SELECT count(*) FROM stepfast_job
- WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+       (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held'),
+       (SELECT count(*) FROM stepfast_job WHERE state = 'suspect')
 
 -- worker.maintenance.LONG_LEASES
 SELECT id, fence FROM stepfast_job
@@ -2720,6 +2928,9 @@ INSERT INTO stepfast_death (id, finished_at) VALUES (:id, :finished_at) ON CONFL
 -- worker.relay.FORGET_DEAD_JOBS
 DELETE FROM stepfast_death WHERE finished_at < :before
 
+-- worker.statement_watchdog.SESSIONS
+SELECT pid, COALESCE(wait_event, '') FROM pg_stat_activity WHERE CAST(pid AS TEXT) IN (SELECT value FROM json_each(:pids))
+
 -- stepfast_diamonds.datasets.BUMP_VERSION
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (:feed, 1, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
@@ -2754,7 +2965,7 @@ SELECT ended_at FROM stepfast_worker WHERE worker_id = :worker_id AND state = 'd
 
 -- stepfast_diamonds.demo.crash.READ_SINCE
 SELECT partition_id, worker_id, at FROM stepfast_page
- WHERE partition_id IN (SELECT value FROM json_each(:ids)) AND at > :at AND worker_id <> :worker_id ORDER BY at
+ WHERE partition_id IN (SELECT value FROM json_each(:ids)) AND at > :at ORDER BY at
 
 -- stepfast_diamonds.feed.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -2905,7 +3116,12 @@ UPDATE pricing_active SET previous = version, version = :version, changed_at = C
  WHERE id = 1 AND version = :before
 
 -- stepfast_diamonds.rule_sets.LAST_VERSION
-SELECT max(version) FROM pricing_rule_sets
+SELECT max(v.version)
+  FROM (SELECT max(version) AS version FROM pricing_rule_sets
+        UNION ALL SELECT max(version) FROM pricing_active
+        UNION ALL SELECT max(previous) FROM pricing_active
+        UNION ALL SELECT max(version) FROM pricing_pins
+        UNION ALL SELECT max(ruleset_version) FROM diamonds) v
 
 -- stepfast_diamonds.rule_sets.FIND_SAME_RULES
 SELECT min(version) FROM pricing_rule_sets WHERE digest = :digest
@@ -2924,8 +3140,17 @@ INSERT INTO rating_rules (version, number, priority, rating, conditions)
 VALUES (:version, :number, :priority, :rating, :conditions)
 
 -- stepfast_diamonds.rule_sets.FIND_RULE_SET
-SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty
+SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty, digest
   FROM pricing_rule_sets WHERE version = :version
+
+-- stepfast_diamonds.rule_sets.FORGET_RULE_SET
+DELETE FROM pricing_rule_sets WHERE version = :version
+
+-- stepfast_diamonds.rule_sets.FORGET_PRICING_RULES
+DELETE FROM pricing_rules WHERE version = :version
+
+-- stepfast_diamonds.rule_sets.FORGET_RATING_RULES
+DELETE FROM rating_rules WHERE version = :version
 
 -- stepfast_diamonds.rule_sets.READ_PRICING_RULES
 SELECT priority, stone_type, price_min, price_max, feed, margin_modifier, rating
@@ -2939,8 +3164,7 @@ SELECT DISTINCT feed, CASE WHEN fancy_color IS NOT NULL THEN 'fancy' WHEN lab_gr
   FROM diamonds
 
 -- stepfast_diamonds.rule_sets.PIN_RULE_SET
-INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
-SELECT :run_id, :feed, version, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM pricing_active WHERE id = 1 AND version > 0
+INSERT INTO pricing_pins (run_id, feed, version, pinned_at) VALUES (:run_id, :feed, :version, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
 -- stepfast_diamonds.rule_sets.READ_PIN
 SELECT version, pinned_at FROM pricing_pins WHERE run_id = :run_id

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stepfast import Retry, Step, Stepfast
+from stepfast import Retry, Snooze, Step, Stepfast
 
 app = Stepfast()
 
@@ -36,6 +36,39 @@ async def ingest(step: Step, filename: str, document_set: str) -> dict[str, Any]
 def summarize(filename: str) -> str:
     note(f"summarize {filename}")
     return f"a summary of {filename}"
+
+
+@app.job(queue="index")
+def index_chunk(name: str, more: int) -> None:
+    note(f"index {name} {more}")
+    if more:
+        index_chunk.enqueue(name=name, more=more - 1)
+
+
+@app.job(queue="index")
+def crash_once(name: str) -> None:
+    note(f"crash {name}")
+    if _notes().count("crash") == 1:
+        os.abort()
+
+
+@app.task("divide")
+def divide(filename: str, more: int = 0, delay: str = "0s", job: str = "index") -> str:
+    note(f"divide {filename}")
+    if job == "crash":
+        crash_once.enqueue(name=filename)
+    else:
+        index_chunk.enqueue(name=filename, more=more, delay=delay)
+    return "divided"
+
+
+@app.task("gather")
+def gather(step: Step, filename: str) -> Snooze | str:
+    """Goes on when its job has ended."""
+    if step.number == 0 and "gather" not in _notes():
+        note("gather begins")
+        index_chunk.enqueue(name=filename, more=0)
+    return "gathered" if f"index {filename} 0" in _notes() else Snooze("200ms")
 
 
 @app.task("fail", retry=Retry(attempts=1))

@@ -319,7 +319,7 @@ class TestErrorHandlingAndRetry:
         send = ("tasks", "send", "abort", "--id", "t-1", "--webhook-url", container.receiver.url())
         container.start(*send).ended()
         first = container.start("tasks", "work", TARGET, real=True)
-        assert first.ended() < 0  # it took its worker along
+        assert first.ended() == 128 + signal.SIGABRT  # it took its worker along, and its guardian says so
 
         second = container.start("tasks", "work", TARGET, real=True, WORKER_VISIBILITY_TIMEOUT="1s")
         rows.eventually(container.told, 60)

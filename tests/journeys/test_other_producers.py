@@ -12,6 +12,7 @@ import pytest
 
 from stepfast.testing.azurite import ACCOUNT, KEY
 from tests.support import rows
+from tests.support.javascript import service_bus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,3 +172,28 @@ def test_a_task_from_service_bus_is_completed_and_poison_is_a_dead_letter_there(
 
     assert [it["result"] for it in container.told()] == ["a summary of from the bus"]
     assert reason == ("no task", "refused")
+
+
+def test_a_task_from_the_javascript_sdk_is_completed_in_the_trace_of_its_sender(container: Container) -> None:
+    """`body: JSON.stringify(task)`, which the SDK writes as a JSON string, and the property that its tracing adds."""
+    from stepfast_emulators.service_bus import ServiceBusEmulator
+
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    with ServiceBusEmulator() as emulator:
+        emulator.add_queue("south-tasks", lock="30s", max_deliveries=5)
+        task = json.dumps(container.task("summarize", filename="from JavaScript"))
+        sender = f"00-{trace}-b7ad6b7169203331-01"
+        service_bus(emulator.connection_string, "send", "south-tasks", task, sender)
+        worker = container.start(
+            "tasks",
+            "work",
+            TARGET,
+            CLIENT_ID="south",
+            AZURE_SERVICE_BUS_CONNECTION_STRING=emulator.connection_string,
+        )
+        rows.eventually(container.told, 60)
+        rows.eventually(lambda: emulator.content("south-tasks").counted["completed"] == 1)
+        assert worker.stop() == 0
+
+    assert [it["result"] for it in container.told()] == ["a summary of from JavaScript"]
+    assert container.receiver.received[0].headers["traceparent"].split("-")[1] == trace

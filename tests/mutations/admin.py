@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from stepfast.errors import ConstraintError
-from tests.contract.admin import test_audit, test_reports, test_run_reports
+from tests.contract.admin import test_audit, test_doctor, test_odd_rows, test_reports, test_run_reports
 from tests.mutations.mutation import Mutation, replacing, without
 
 MUTATIONS = [
+    Mutation(
+        "a value that somebody wrote by hand ends the report",
+        replacing("stepfast.admin.rows:_converted", lambda value, read_one: read_one(value)),
+        test_odd_rows.test_no_report_fails_because_of_one_row,
+        only_on=("sqlite",),  # of the three it alone takes such rows
+    ),
     Mutation(
         "an action is not written down",
         replacing("stepfast.admin.jobs:record", lambda *_, **__: None),
@@ -43,6 +49,13 @@ MUTATIONS = [
             "finished_at >= 0 * :span",
         ),
         test_reports.test_statistics_tell_what_jobs_failed_of_and_what_became_of_them,
+    ),
+    Mutation(
+        "a failed run that no later one has overtaken needs nobody",
+        without(
+            "stepfast.admin.doctor.work:OVERTAKEN_DEAD_LETTERS", "AND n.started_at > r.started_at", "OR 1 = 1"
+        ),
+        test_doctor.test_dead_letters_of_brokers_and_of_overtaken_runs_are_counted,
     ),
     Mutation(
         "a worker that is gone is believed to read",

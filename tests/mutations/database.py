@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qsl
 
 from stepfast.database.database import ConnectionSlots, SlotHolder
 from stepfast.errors import ContentionError, DatabaseError
-from tests.contract.database import test_async_connections, test_lent_connections, test_poolers
+from tests.contract.database import test_async_connections, test_lent_connections, test_poolers, test_views
 from tests.contract.worker import test_connections
 from tests.mutations.mutation import SERVERS, Mutation, both, replacing, replacing_item, without
+from tests.unit.database import test_tls
 
 BEHIND = ("pgbouncer",)
 
@@ -26,6 +28,19 @@ def _slot_for_everybody(_: ConnectionSlots) -> SlotHolder:
 
 
 MUTATIONS = [
+    Mutation(
+        "an option of a MariaDB URL that nothing reads is dropped",
+        replacing("stepfast.database.tls:_named", lambda query: dict(parse_qsl(query))),
+        test_tls.test_an_option_that_nothing_reads_is_refused_when_the_database_is_opened,
+        {"query": "tls=true", "sentence": "which MariaDB URLs do not have"},
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "whatever has the name of one of our views is ours",
+        replacing("stepfast.database.views:_is_marked", lambda _: True),
+        test_views.test_a_view_that_the_user_put_in_the_place_of_ours_is_left_alone,
+        or_with=(IndexError,),
+    ),
     Mutation(
         "a lent transaction asks the past who holds its key",
         without("stepfast.jobs.enqueue:KEY_HOLDERS_NOW", "{for_update}"),

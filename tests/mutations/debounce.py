@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def _held_by_a_new_job(tx: Transaction, job: NewJob, key: str) -> debounce.KeyHolder | None:
-    holder = debounce._look_at_holder(tx, key)
+    holder = debounce._look_at_holder(tx, job.kind, key)
     if holder is not None and holder.has_begun:
         return holder
     if holder is None:
         enqueue.insert_job(tx, job)
-    return debounce._lock_holder(tx, key)
+    return debounce._lock_holder(tx, job.kind, key)
 
 
 MUTATIONS = [
@@ -31,7 +31,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a call that does not merge overtakes a successor whose turn has come",
-        replacing("stepfast.jobs.enqueue:first_in_line", lambda _, job_id, *__: job_id),
+        replacing("stepfast.jobs.enqueue:first_in_line", lambda _, job, *__: job.id),
         test_debounce.test_a_call_that_skips_or_refuses_finds_the_successor_whose_turn_has_come,
     ),
     Mutation(

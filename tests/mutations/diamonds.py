@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stepfast import Rate
+from stepfast import Dimension, Rate, sql
+from stepfast.clock import new_id
 from stepfast.runs.sweep_rows import UnseenBy
 from stepfast.runs.target import TargetColumn
-from stepfast_diamonds import client, pace, query, repricing, rule_sets, rules, token
+from stepfast_diamonds import client, feed, pace, query, repricing, rule_sets, rules, token
 from stepfast_diamonds.repricing import ALL_STONES
 from tests.contract.runs import test_feed_hooks, test_plan
 from tests.diamonds import (
@@ -96,7 +98,16 @@ def _with_a_hole(given: Any) -> dict[str, Any]:
     }
 
 
+def _without_what_is_above(*given: Any, **named: Any) -> Dimension:
+    return Dimension(*given, **named | {"above": False})
+
+
+def _unshared_limits(known: Any) -> list[Any]:
+    return [replace(it, name=new_id()) for it in _limits_of(known)]
+
+
 _judged = token.TokenRows._judged
+_limits_of = feed.limits_of
 
 
 MUTATIONS = [
@@ -109,6 +120,20 @@ MUTATIONS = [
         "a run that ends under newer rules says nothing",
         replacing("stepfast_diamonds.feed:pinned", lambda *_: None),
         test_rules.test_a_run_that_ends_under_newer_rules_asks_for_a_repricing,
+    ),
+    Mutation(
+        "rules that were changed by hand are used",
+        replacing("stepfast_diamonds.rule_sets:load_rules", rule_sets.find_rules),
+        test_rules.test_rules_that_vanish_in_the_middle_hold_the_run_and_leave_no_mixed_prices,
+        arguments={"damage": test_rules.DAMAGES["one rule is gone"]},
+    ),
+    Mutation(
+        "a number of rules is given twice",
+        replacing(
+            "stepfast_diamonds.rule_sets:LAST_VERSION", sql("SELECT max(version) FROM pricing_rule_sets")
+        ),
+        test_rules.test_a_run_without_rules_is_held_and_goes_on_after_the_import,
+        arguments={"damage": test_rules.DAMAGES["the set is gone"]},
     ),
     Mutation(
         "every run reprices everything",
@@ -265,13 +290,43 @@ MUTATIONS = [
     Mutation(
         "neighbours do not share their bound",
         replacing_item("stepfast_diamonds.query:_WRITERS", "dollar_per_carat", _half_open),
-        in_a_world(test_incidents.test_no_price_falls_between_two_partitions),
+        on_its_database(test_incidents.test_no_price_falls_between_two_partitions),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "the heatmap of the feed ends at its dearest price",
+        replacing("stepfast_diamonds.heatmap:Dimension", _without_what_is_above),
+        on_its_database(test_incidents.test_no_price_falls_between_two_partitions),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "the feeds have no limits",
+        replacing("stepfast_diamonds.feed:limits_of", lambda _: []),
+        test_incidents.test_both_feeds_with_many_workers_stay_below_the_limit_of_the_source,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "the feeds have no rate",
+        replacing("stepfast_diamonds.feed:limits_of", lambda known: _limits_of(known)[1:]),
+        test_incidents.test_both_feeds_with_many_workers_stay_below_the_limit_of_the_source,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "the feeds ask as much at the same time as they like",
+        replacing("stepfast_diamonds.feed:limits_of", lambda known: _limits_of(known)[:1]),
+        test_incidents.test_both_feeds_with_many_workers_stay_below_the_limit_of_the_source,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "each feed has limits of its own",
+        replacing("stepfast_diamonds.feed:limits_of", _unshared_limits),
+        test_incidents.test_both_feeds_with_many_workers_stay_below_the_limit_of_the_source,
         only_on=("sqlite",),
     ),
     Mutation(
         "the watermark is the time at which a run ended",
         replacing(
-            "stepfast.runs.watermark:watermark_after", lambda _, window: window.to + timedelta(minutes=20)
+            "stepfast.runs.watermark:watermark_after", lambda _, window_to: window_to + 20 * 60 * 1_000_000
         ),
         in_a_world(test_incidents.test_what_changes_while_a_run_reads_and_consolidates_is_read_by_the_next),
         only_on=("sqlite",),

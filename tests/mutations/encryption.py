@@ -10,6 +10,7 @@ from tests.contract.admin import test_masking
 from tests.contract.jobs import test_encryption
 from tests.mutations.events import with_keys
 from tests.mutations.mutation import Break, Mutation, replacing, without
+from tests.unit.telemetry import test_mask_patterns
 
 if TYPE_CHECKING:
     import pytest
@@ -44,6 +45,20 @@ MUTATIONS = [
         only_on=("sqlite",),
     ),
     Mutation(
+        "a document is not bound to its job",
+        with_keys(
+            replacing("stepfast.encryption:_bound", lambda _version, purpose, _owner: purpose.encode())
+        ),
+        test_encryption.test_what_belongs_to_one_job_does_not_open_in_the_row_of_another,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "plain text passes for what is encrypted",
+        with_keys(replacing("stepfast.jobs.kinds:Kind._refuse_plain", lambda *_: None)),
+        test_encryption.test_plain_text_for_an_encrypted_kind_is_refused_and_waits,
+        only_on=("sqlite",),
+    ),
+    Mutation(
         "rotation leaves the payloads of unfinished jobs as they are",
         with_keys(
             without(
@@ -58,6 +73,19 @@ MUTATIONS = [
         "an error quotes what is hidden of the arguments",
         without_rules(replacing("stepfast.worker.running:hidden_in", lambda _: ())),
         test_masking.test_an_error_that_quotes_a_hidden_argument_is_kept_without_it,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "passwords in payloads are shown unless there is a rule",
+        without_rules(replacing("stepfast.telemetry.masking:is_secret_field", lambda *_: False)),
+        test_masking.test_passwords_are_hidden_without_a_rule,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a masking pattern may take hours",
+        replacing("stepfast.telemetry.masking:problem_of_pattern", lambda _: None),
+        test_mask_patterns.test_a_pattern_that_could_take_hours_is_refused_in_words,
+        {"pattern": "(a+)+b"},
         only_on=("sqlite",),
     ),
 ]

@@ -7,6 +7,7 @@ from stepfast.jobs.retry import judge
 from tests.contract.admin import test_masking
 from tests.contract.worker import test_isolation
 from tests.mutations.mutation import Mutation, replacing, without
+from tests.unit.worker import test_isolated_effects
 
 CRASH = {"how": "exit", "fate": "ended with exit code 3"}
 
@@ -40,16 +41,30 @@ MUTATIONS = [
     ),
     Mutation(
         "what an isolated handler logs is written with its secrets",
-        replacing("stepfast.worker.isolation.step:hide_arguments", lambda _: ()),
+        replacing("stepfast.worker.running:hidden_arguments", lambda _: ()),
         test_masking.test_what_an_isolated_handler_says_is_hidden_as_well,
         only_on=("sqlite",),
     ),
     Mutation(
         "a limit of memory is forgotten",
         replacing(
-            "stepfast.job:checked_isolation", lambda kind, it, how, _: checked_isolation(kind, it, how, None)
+            "stepfast.job:checked_isolation",
+            lambda kind, it, how, _, env: checked_isolation(kind, it, how, None, env),
         ),
         test_isolation.test_a_step_holds_no_more_memory_than_it_may,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "the worker calls whatever a handler's process names",
+        replacing("stepfast.worker.isolation.effects:is_declared", lambda _: True),
+        test_isolated_effects.test_forged_data_make_nothing_in_the_worker,
+        {"forged": ["call", ["function", "os:system"]]},
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a handler's process inherits every variable",
+        replacing("stepfast.worker.isolation.pool:environment_of", lambda _: None),
+        test_isolation.test_a_process_gets_the_variables_that_its_job_names_and_no_others,
         only_on=("sqlite",),
     ),
     Mutation(
@@ -62,7 +77,7 @@ MUTATIONS = [
         "a process that died at rest is used on",
         replacing(
             "stepfast.worker.isolation.pool:HandlerProcesses._rested",
-            lambda it: it._idle.pop() if it._idle else None,
+            lambda it, _env: it._idle.pop() if it._idle else None,
         ),
         test_isolation.test_a_process_that_dies_while_it_rests_is_nobodys_crash,
         only_on=("sqlite",),

@@ -126,6 +126,26 @@ MUTATIONS = [
         )
     ),
     Mutation(
+        "a job whose step had not started keeps the fence of the dead",
+        without("stepfast.jobs.rescue:TAKE_BACK_UNSTARTED", "fence = :fence,"),
+        test_rescue.test_a_worker_that_its_guardian_declared_dead_can_commit_nothing,
+    ),
+    Mutation(
+        "a suspect whose step had not started runs among others",
+        without("stepfast.jobs.rescue:TAKE_BACK_UNSTARTED", "THEN 'suspect'", "THEN 'ready'"),
+        test_rescue.test_a_suspect_whose_step_had_not_started_stays_a_suspect,
+    ),
+    Mutation(
+        "suspects run beside others again and again",
+        replacing("stepfast.jobs.rescue:Death.runs_alone", lambda *_: False),
+        test_rescue.test_suspects_that_were_together_when_their_process_died_run_alone_from_then_on,
+    ),
+    Mutation(
+        "suspects that run alone are claimed with the others",
+        without("stepfast.jobs.lease:PICK_SUSPECTS", "AND alone >= :least_alone AND alone <= :most_alone"),
+        test_rescue.test_suspects_that_run_alone_are_claimed_apart_from_the_others,
+    ),
+    Mutation(
         "a rescued job keeps the fence of the dead",
         without("stepfast.jobs.rescue:TAKE_BACK_JOBS", "fence = :fence,"),
         test_leases.test_an_owner_whose_job_was_rescued_but_not_yet_taken_can_commit_nothing,
@@ -254,6 +274,17 @@ MUTATIONS = [
         without("stepfast.jobs.commit:GIVE_BACK_JOBS", "THEN 'suspect'", "THEN 'ready'"),
         test_rescue.test_a_suspect_that_is_given_back_is_still_a_suspect,
     ),
+    Mutation(
+        "a suspect that is snoozed for no time goes among the others",
+        without("stepfast.jobs.commit:SNOOZE_JOB", "THEN 'suspect'", "THEN 'ready'"),
+        test_commit.test_a_suspect_that_may_run_again_at_once_is_still_a_suspect,
+        {"ending": Snooze(0)},
+    ),
+    Mutation(
+        "a suspect that failed by itself runs alone for ever",
+        without("stepfast.jobs.commit:RETRY_JOB", "WHEN :charge > 0 OR :crash > 0 THEN 'ready' "),
+        test_commit.test_a_suspect_that_failed_by_itself_is_an_ordinary_job,
+    ),
     # Keys are remembered; chains give way; letters are kept.
     Mutation(
         "a remembered key is given away",
@@ -263,9 +294,25 @@ MUTATIONS = [
     ),
     Mutation(
         "an id is forgotten with its job",
-        replacing("stepfast.jobs.enqueue:remember_key", lambda _tx, _scope, _key, job_id, _keep: job_id),
+        replacing("stepfast.jobs.enqueue:remember_key", lambda _tx, _scope, _key, job_id, _keep, **_: job_id),
         test_keys.test_a_duplicate_after_its_job_was_pruned_is_not_run_again,
         {"request_again": test_keys.by_id},
+    ),
+    Mutation(
+        "a key is looked for among all kinds",
+        without("stepfast.jobs.enqueue:KEY_HOLDERS", "AND kind = :kind"),
+        test_keys.test_many_jobs_of_two_kinds_may_have_the_same_keys,
+    ),
+    Mutation(
+        "a successor waits for the key of another kind",
+        without("stepfast.jobs.debounce:FREE_SUCCESSORS", "AND h.kind = s.kind"),
+        test_keys.test_a_successor_takes_the_key_of_its_own_kind_only,
+    ),
+    Mutation(
+        "the kind of a forgotten job is forgotten with it",
+        replacing("stepfast.jobs.enqueue:remembered_kind", lambda *_: None),
+        test_keys.test_the_id_of_another_kinds_job_is_refused_with_that_kind,
+        {"since": "pruned"},
     ),
     Mutation(
         "a chain ignores that its queue is paused",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from stepfast.errors import DestinationLostError
-from tests.contract.outbox import test_alerts, test_outbox, test_relay
+from tests.contract.outbox import test_alerts, test_outbox, test_permissions, test_relay
 from tests.mutations.mutation import Mutation, both, replacing, without
 from tests.unit.notifications import test_signature
+from tests.unit.outbox import test_hosts
 
 MUTATIONS = [
     # A message arrives at least once, in order, from one relay at a time.
@@ -79,6 +80,17 @@ MUTATIONS = [
         "every address is public",
         replacing("stepfast.notifications.addresses:is_public", lambda _: True),
         test_relay.test_an_address_behind_the_wall_is_never_reached,
+    ),
+    Mutation(
+        "a row writes any file and opens any broker",
+        replacing("stepfast.worker.permissions:Permissions.refusal_of", lambda _permissions, _message: None),
+        test_permissions.test_a_row_writes_no_file_that_no_feed_exports_to,
+    ),
+    Mutation(
+        "a host gets all couriers",
+        replacing("stepfast.outbox.hosts:OF_A_HOST", 100),
+        test_hosts.test_a_host_gets_two_couriers_however_many_urls_it_has,
+        only_on=("sqlite",),
     ),
     Mutation(
         "a redirect is as good as an answer",

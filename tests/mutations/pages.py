@@ -7,6 +7,7 @@ from typing import Any
 from stepfast.jobs.outcome import Done
 from stepfast.runs import page
 from tests.contract.runs import (
+    test_completion,
     test_division,
     test_flaws_of_paging,
     test_odd_rows,
@@ -20,14 +21,15 @@ from tests.mutations.mutation import Mutation, replacing, without
 NEWER = "WHERE excluded.observed_at > stepfast_raw.observed_at"
 
 
+_advancing = page.PageCommit.advancing
 counted = test_flaws_of_paging.test_rows_that_are_counted_and_never_shown_become_a_debt
 
 
 async def remembers(
-    self: page.PagePositions, _step: Any, database: Any, partition_id: str, _epoch: int
+    self: page.PagePositions, _step: Any, database: Any, row_id: str, _epoch: int
 ) -> page.PagePosition | None:
-    _, kept = self._kept.get(partition_id, (0, None))
-    return kept or page._find_position(database, partition_id)
+    _, kept = self._kept.get(row_id, (0, None))
+    return kept or page._find_position(database, row_id)
 
 
 MUTATIONS = [
@@ -69,6 +71,34 @@ MUTATIONS = [
         "what a process remembers of a partition is believed for ever",
         replacing("stepfast.runs.page:PagePositions.find", remembers),
         test_page.test_the_ledger_says_who_read_each_page,
+    ),
+    Mutation(
+        "a partition names its first worker for all its pages",
+        without(
+            "stepfast.runs.partition:ADVANCE_PARTITION",
+            "worker_id = :worker_id",
+            "worker_id = COALESCE(worker_id, :worker_id)",
+        ),
+        test_page.test_a_partition_names_the_worker_that_read_it_last,
+    ),
+    Mutation(
+        "a partition names a worker that never read it",
+        replacing(
+            "stepfast.runs.page:PageCommit.advancing",
+            lambda self: _advancing(self) | {"worker_id": "somebody"},
+        ),
+        test_page.test_a_partition_names_the_worker_that_read_it_last,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a partition has the rows of its last page",
+        without("stepfast.runs.partition:ADVANCE_PARTITION", "seen = seen + :fresh", "seen = :fresh"),
+        test_completion.test_rows_of_a_partition_count_once_in_the_run,
+    ),
+    Mutation(
+        "a page leaves it to the watchdog to find the next one",
+        replacing("stepfast.runs.page:Continue", lambda _, effects: Done(effects=effects)),
+        test_page.test_a_partition_is_a_chain_of_short_steps_with_one_request_each,
     ),
     # Debts.
     Mutation(
@@ -137,6 +167,13 @@ MUTATIONS = [
         ),
         test_division.test_a_partition_that_outgrew_its_plan_is_divided_and_its_pieces_are_read,
         only_on=("sqlite",),
+    ),
+    Mutation(
+        "what a sample found too dense is read by one",
+        replacing("stepfast.runs.plan:FanOut._division", lambda *_: None),
+        test_division.test_a_value_that_a_sample_found_too_dense_is_divided_by_its_own_job,
+        only_on=("sqlite",),
+        or_with=(ValueError,),
     ),
     # A remembered place is believed only if nothing was committed after it.
     Mutation(

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from stepfast.runs.partitioning.ranges import Bounds
 from tests.mutations.mutation import Mutation, replacing
-from tests.unit.runs.partitioning import test_estimate, test_heatmap
+from tests.support.paged_source import NATURAL
+from tests.unit.runs.partitioning import test_estimate, test_heatmap, test_sample
 
 MUTATIONS = [
+    Mutation(
+        "a sample counts as often as it likes",
+        replacing("stepfast.runs.partitioning.sample:Sample.left", property(lambda _: 1_000)),
+        test_sample.test_half_a_million_rows_are_planned_with_sixty_counts,
+        arguments={"profile": NATURAL},
+        only_on=("sqlite",),
+    ),
     # Partitions leave nothing out.
     Mutation(
         "bounds end before the next ones begin",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepfast.errors import ConstraintError
+from stepfast.errors import ConstraintError, StateError
 from stepfast.runs import partition
 from stepfast.runs.run import lock_run
 from tests.contract.runs import test_repair
@@ -75,6 +75,23 @@ MUTATIONS = [
         "a forced run owes nothing",
         replacing("stepfast.runs.repair:open_debts_for", lambda *_: (0, 0)),
         test_repair.test_a_failed_partition_withholds_consolidation_until_it_is_forced,
+    ),
+    Mutation(
+        "a partition is taken from the job that reads it",
+        replacing("stepfast.runs.repair:readers_of", lambda *_: {}),
+        test_repair.test_a_partition_that_is_read_is_left_alone_and_the_refusal_says_by_whom,
+    ),
+    Mutation(
+        "the job of a partition that is begun anew goes on",
+        replacing("stepfast.runs.repair:cancel_jobs", lambda *_: None),
+        test_repair.test_an_open_partition_is_begun_anew,
+        {"lost": False},
+    ),
+    Mutation(
+        "a run that has some of its shards is taken for one that has all",
+        replacing("stepfast.runs.repair:has_its_jobs", lambda *_: True),
+        test_repair.test_a_consolidation_that_lost_some_of_its_shards_is_resumed,
+        or_with=(StateError,),
     ),
     Mutation(
         "the jobs of a cancelled run go on",

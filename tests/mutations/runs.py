@@ -12,22 +12,23 @@ from tests.mutations.mutation import SERVERS, Mutation, both, replacing, without
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
+    from stepfast.runs.partition import Partition
     from stepfast.runs.run import Run
 
 OPEN = "AND state IN ('ready', 'running')"
 
 
-def looks_too_early(tx: Transaction, declared: Any, run_id: str, how: Any, **sums: int) -> None:
+def looks_too_early(tx: Transaction, declared: Any, partition: Partition, error: str | None) -> None:
     """Asks whether anything is open, and then waits for the run's row."""
-    is_open = tx.first(lifecycle.COUNT_OPEN_PARTITIONS, id=run_id)
-    end, end_fetching = lifecycle.partition_ended, lifecycle.end_fetching
-    lifecycle.end_fetching = lambda *_: None
+    is_open = tx.first(lifecycle.COUNT_OPEN_PARTITIONS, id=partition.run_id)
+    end, end_fetching = lifecycle.partition_ended, lifecycle._end_fetching
+    lifecycle._end_fetching = lambda *_: None
     try:
-        end(tx, declared, run_id, how, **sums)
+        end(tx, declared, partition, error)
     finally:
-        lifecycle.end_fetching = end_fetching
+        lifecycle._end_fetching = end_fetching
     if not is_open:
-        end_fetching(tx, declared, run_id)
+        lifecycle.end_fetching(tx, declared, partition.run_id)
 
 
 def still_planning(tx: Transaction, run_id: str) -> Run:

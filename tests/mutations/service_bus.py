@@ -66,20 +66,20 @@ MUTATIONS = [
     ),
     Mutation(
         "every number has 32 bits",
-        replacing("stepfast.transports.service_bus_messages:_number", lambda _, value: value),
+        replacing("stepfast.transports.service_bus:_number", lambda _, value: value),
         on_a_bus(test_service_bus.test_numbers_of_64_bits_arrive_and_larger_ones_are_refused),
         only_on=ONCE,
         or_with=(TransportError,),
     ),
     Mutation(
         "a refusal does not say why",
-        replacing("stepfast.transports.service_bus_failures:_said", str),
+        replacing("stepfast.transports.service_bus_links:_said", str),
         on_a_bus(test_service_bus.test_a_wrong_key_is_refused_with_the_reason_and_without_the_key),
         only_on=ONCE,
     ),
     Mutation(
         "a lost lock is taken for a broker that is away",
-        replacing("stepfast.transports.service_bus_failures:LOST", ()),
+        replacing("stepfast.transports.service_bus_links:LOST", ()),
         on_a_bus(test_service_bus.test_a_lock_that_the_broker_ended_is_lost_though_our_clock_says_otherwise),
         only_on=ONCE,
         or_with=(TransportError,),

@@ -99,6 +99,17 @@ MUTATIONS = [
         test_tasks.test_the_same_message_is_refused_once,
     ),
     Mutation(
+        "another payload under a known id is taken for a repeat",
+        replacing("stepfast.tasks.store:_differ", lambda *_: False),
+        test_tasks.test_a_known_id_with_another_payload_is_refused_and_not_taken_for_a_repeat,
+    ),
+    Mutation(
+        "the trace that a message names beside its body is lost",
+        replacing("stepfast.tasks.store:sender_trace", lambda _: None),
+        test_tasks.test_the_trace_that_a_message_names_beside_its_body_goes_on,
+        {"name": "Diagnostic-Id"},
+    ),
+    Mutation(
         "ends without a result are told of by nobody",
         replacing("stepfast.jobs.archive:stage_failure_webhooks", lambda *_: None),
         test_tasks.test_a_task_that_an_operator_cancels_is_told_of,
@@ -291,7 +302,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a sealed result is told as it is stored",
-        replacing("stepfast.tasks.store:opened", lambda text, _: text),
+        replacing("stepfast.tasks.store:opened", lambda text, *_: text),
         test_tasks.test_the_end_of_an_encrypted_task_is_told_again_as_it_was,
         or_with=(StepfastError,),
     ),

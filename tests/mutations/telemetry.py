@@ -40,6 +40,12 @@ MUTATIONS = [
         only_on=("sqlite",),
     ),
     Mutation(
+        "a text in a log makes a line of its own",
+        replacing("stepfast.telemetry.sinks:one_line", str),
+        test_sinks.test_fields_in_a_log_are_one_line_whatever_they_hold,
+        only_on=("sqlite",),
+    ),
+    Mutation(
         "labels of metrics are as many as the names of jobs",
         replacing("stepfast.worker.metrics:MOST_VALUES", 1_000_000),
         test_telemetry.test_queues_without_number_are_shown_as_others,

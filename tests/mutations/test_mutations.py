@@ -1,6 +1,6 @@
 """Tests notice broken guards: with any guard taken out of the code, the test that a mutation names fails.
 
-Each mutation runs on every database that has the guard; every day a third of them, with --chaos all.
+Each mutation runs on every database that has the guard; every day a fifth of them, with --chaos all.
 """
 
 from __future__ import annotations

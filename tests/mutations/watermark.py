@@ -14,7 +14,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a watermark goes back",
-        replacing("stepfast.runs.watermark:watermark_after", lambda _, window: window.to),
+        replacing("stepfast.runs.watermark:watermark_after", lambda _, window_to: window_to),
         test_watermark.test_an_older_run_that_ends_last_does_not_take_the_watermark_back,
     ),
     Mutation(
@@ -26,6 +26,12 @@ MUTATIONS = [
         "an older document is written over a newer one",
         replacing("stepfast.outbox.exports:_read_mark", lambda _: None),
         test_watermark_export.test_an_export_that_is_repeated_late_does_not_bring_an_older_watermark_back,
+    ),
+    Mutation(
+        "a document that was edited is replaced without a word",
+        replacing("stepfast.outbox.exports:_foreign_text", lambda *_: None),
+        test_watermark_export.test_a_document_that_was_edited_is_noticed,
+        or_with=(ValueError,),
     ),
     Mutation(
         "a debt is read for ever",

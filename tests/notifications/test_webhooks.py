@@ -174,7 +174,7 @@ def test_a_refusal_is_given_up_sooner_than_an_outage(
 def test_an_answer_cannot_paint_the_terminal_of_whoever_reads_it(receiver: HttpReceiver) -> None:
     receiver.answer = answering(Answer(400, "\x1b[31mred\x00 \u202enow".encode()))
 
-    assert failure(post(receiver.url())).answer == r"\x1b[31mred\x00 \x202enow"
+    assert failure(post(receiver.url())).answer == r"\x1b[31mred\x00 \u202enow"
 
 
 def test_the_receivers_wish_to_wait_is_heard(receiver: HttpReceiver) -> None:

@@ -157,7 +157,9 @@ class TaskQueue:
         return not found.ready and not found.held
 
     def dead(self) -> list[Delivery]:
-        return asyncio.run(self._transport().dead_letters(QUEUE, at_most=10, hold=timedelta(milliseconds=1)))
+        """A look: they are held for a moment only, in which a busy machine may see one twice."""
+        look = self._transport().dead_letters(QUEUE, at_most=10, hold=timedelta(milliseconds=1))
+        return list({it.id: it for it in asyncio.run(look)}.values())
 
     def _transport(self) -> MemoryTransport:
         return MemoryTransport(self.memory)

@@ -34,6 +34,12 @@ class Cli:
         )
         return result.stdout if code == 0 else result.output
 
+    def complaints(self, *words: str) -> str:
+        """What it says on stderr although all went well."""
+        result = CliRunner().invoke(commands, ["--database-url", self.url, *words])
+        assert result.exit_code == 0, result.output
+        return result.stderr
+
     def json(self, *words: str, code: int = 0) -> Any:
         result = CliRunner().invoke(commands, ["--database-url", self.url, *words, "--json"])
         assert result.exit_code == code, result.output

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from stepfast.database.statement import sql
-from stepfast.jobs.outcome import Continue, Done, effects_of
+from stepfast.jobs.commit import effects_of
+from stepfast.jobs.outcome import Continue, Done
 from stepfast.jobs.payload import decode
 from stepfast.jobs.step import Step
 from stepfast.runs.consolidation import ConsolidateJob

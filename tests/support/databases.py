@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 2.0  # seconds, for sessions that were told to leave
 KEPT = "stepfast_schema"  # its rows are part of the structure
-LASTING = {KEPT, "stepfast_installation"}  # their rows stay
+NAMES = "stepfast_view_names"
+LASTING = {KEPT, NAMES, "stepfast_installation"}  # their rows stay
 
 Structure = dict[str, str]
 
@@ -60,6 +61,8 @@ def emptied(server: Server, name: str, wanted: Structure) -> bool:
                 cursor.execute(f"DROP {tables[table]} `{table}`")
             if KEPT in tables:
                 cursor.execute(f"DELETE FROM `{KEPT}` WHERE component <> 'stepfast'")
+            if NAMES in tables:
+                cursor.execute(f"DELETE FROM `{NAMES}` WHERE id <> 'stepfast'")
             if any(table not in tables or _made(cursor, table) != text for table, text in wanted.items()):
                 return False
             for table in _used(cursor, [it for it in wanted if tables[it] == "TABLE" and it not in LASTING]):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stepfast import Done, PermanentError
 from stepfast.clock import new_id
 from stepfast.runs.lifecycle import partition_ended
-from stepfast.runs.partition import end_partition, find_partition
-from stepfast.runs.run import PartitionState
+from stepfast.runs.partition import PartitionState, end_partition, find_partition
 from stepfast.testing import drain
 from stepfast.worker.run_watchdog import RunWatchdog
 from tests.support import rows
@@ -126,7 +125,8 @@ def give_up(app: Stepfast, run_id: str, number: int) -> None:
         found = find_partition(tx, str(partition(app, run_id, number)["id"]))
         assert found is not None
         assert end_partition(tx, found, PartitionState.FAILED, "it gave up")
-        partition_ended(tx, app.feeds.get("catalogue"), run_id, PartitionState.FAILED, seen=found.seen)
+        failed = found.moved(state=PartitionState.FAILED)
+        partition_ended(tx, app.feeds.get("catalogue"), failed, "it gave up")
 
 
 def plan_of(app: Stepfast, run_id: str) -> Any:

@@ -7,6 +7,7 @@ import ctypes
 import logging
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -14,9 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from enum import StrEnum
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +35,13 @@ from stepfast import (
     Transaction,
     TransientError,
     Upsert,
+    effect,
 )
 
 log = logging.getLogger("shop.isolated")
 
 
+@effect
 def book(tx: Transaction, *, name: str, amount: int) -> None:
     tx.execute("INSERT INTO ledger (id, amount) VALUES (:id, :amount)", {"id": name, "amount": amount})
 
@@ -56,6 +62,62 @@ async def waiting(step: Step, text: str) -> dict[str, Any]:
     await asyncio.sleep(0)
     step.effect(Upsert("ledger", ("id",), [{"id": text, "amount": 7}]))
     return {"text": text, "pid": os.getpid(), "attempt": step.attempt, "trace": step.trace_id}
+
+
+@effect
+@dataclass(frozen=True)
+class Booking:
+    """An effect of the application's own, with values of many types."""
+
+    name: str
+    day: date
+    price: Decimal
+    parts: tuple[int, ...]
+
+    def apply(self, tx: Transaction, /) -> None:
+        assert (type(self.day), type(self.price), type(self.parts)) == (date, Decimal, tuple)
+        amount = int(self.price) + sum(self.parts)
+        tx.execute(
+            "INSERT INTO ledger (id, amount) VALUES (:id, :amount)", {"id": self.name, "amount": amount}
+        )
+
+
+def books() -> Done:
+    return Done(effects=[Booking("booked", date(2024, 2, 29), Decimal("7.50"), (1, 2))])
+
+
+class Evil:
+    """What runs code where it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (exec, (f"import os; open({self.path!r}, 'a').write(str(os.getpid()))",))
+
+    def apply(self, tx: Transaction, /) -> None: ...
+
+
+def attacks(how: str, path: str) -> Any:
+    """Try to run code in the worker."""
+    match how:
+        case "effect":
+            return Done(effects=[Evil(path)])
+        case "function":
+            return Done(effects=[partial(os.system, f"echo $PPID >> {path}")])
+        case _:
+            poison = pickle.dumps(Evil(path))
+            send_bytes = Connection.send_bytes
+            Connection.send_bytes = lambda self, _: send_bytes(self, poison)  # type: ignore[assignment,method-assign,misc]
+            return None
+
+
+def user() -> int:
+    return os.geteuid()
+
+
+def environment() -> list[str]:
+    return sorted(os.environ)
 
 
 def pid() -> int:
@@ -194,6 +256,12 @@ def deaf(step: Step) -> None:
 def stubborn() -> None:
     """Minutes in C, with the interpreter's lock held."""
     re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+def finish_late(step: Step) -> str:
+    while step.halted is None:
+        time.sleep(0.01)
+    return "late, but whole"
 
 
 def polite(step: Step) -> None:

@@ -1,4 +1,4 @@
-"""A made-up component with two migrations, as an application would bring it."""
+"""A made-up component with two migrations and a view, as an application would bring it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def jobs_of(app: Stepfast, run_id: str, part: str) -> list[Mapping[str, Any]]:
     ]
     arguments = [json.loads(it) if isinstance(it, str) else it for it in found]
     mine = {row["id"] for row in partitions(app, run_id)}
-    return [it for it in arguments if it.get("run_id") == run_id or it.get("partition_id") in mine]
+    return [it for it in arguments if it.get("run_id") == run_id or it.get("row_id") in mine]
 
 
 def consolidations(app: Stepfast, run_id: str) -> int:

@@ -16,8 +16,7 @@ from tests.support.engine import register_work
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.schedules.firing import Tick
-    from stepfast.schedules.schedule import Schedule
+    from stepfast.schedules.schedule import Schedule, Tick
 
 MINUTE = 60 * rows.SECOND
 NOON = instant(datetime(2026, 11, 15, 12, 0, tzinfo=UTC))

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from stepfast.config import WorkerSettings
 from stepfast.database.database import persist
-from stepfast.jobs.commit import commit
+from stepfast.jobs.commit import commit, effects_of
 from stepfast.jobs.lease import Lease, claim, claim_suspect
-from stepfast.jobs.outcome import Done, effects_of
+from stepfast.jobs.outcome import Done
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.jobs.retry import judge
 from stepfast.jobs.step import Report, Step

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from stepfast.clock import new_id
+from stepfast.errors import ConfigurationError
 from stepfast.testing.azurite import Azurite
 from stepfast.transports.blob import Address, BlobStore
 from stepfast.transports.contract import Outgoing, TransportRefusedError
@@ -185,19 +186,34 @@ async def test_service_bus_takes_the_identity_of_the_machine(office: Office) -> 
     office.audience = "https://servicebus.azure.net"
     with ServiceBusEmulator() as emulator:
         emulator.add_queue("work")
+        here = f"127.0.0.1:{emulator.port}"
 
         async with open_transport(
-            f"service-bus://127.0.0.1:{emulator.port}", TransportSettings()
+            f"service-bus://{here}", TransportSettings(azure_hosts=(here,))
         ) as transport:
             await transport.send("work", [Outgoing(id=new_id(), body="{}")])
         taken = emulator.content("work").ready
 
         office.audience = STORAGE
         async with open_transport(
-            f"service-bus://127.0.0.1:{emulator.port}", TransportSettings()
+            f"service-bus://{here}", TransportSettings(azure_hosts=(here,))
         ) as transport:
             with pytest.raises(TransportRefusedError, match="InvalidAudience"):
                 await transport.send("work", [Outgoing(id=new_id(), body="{}")])
 
     assert taken == 1
     assert {it.rstrip("/") for it in office.asked} == {"https://servicebus.azure.net"}
+
+
+async def test_a_host_outside_of_azure_is_not_given_the_token_of_the_machine(office: Office) -> None:
+    office.audience = "https://servicebus.azure.net"
+    with ServiceBusEmulator() as emulator:
+        emulator.add_queue("work")
+
+        with pytest.raises(ConfigurationError, match="STEPFAST_AZURE_HOSTS"):
+            async with open_transport(
+                f"service-bus://127.0.0.1:{emulator.port}", TransportSettings()
+            ) as transport:
+                await transport.send("work", [Outgoing(id=new_id(), body="{}")])
+
+    assert office.asked == []

@@ -122,7 +122,7 @@ def plan(app: Stepfast) -> list[dict[str, Any]]:
     while not rows.count(app, "stepfast_partition"):
         worker.step()
     sent = staged(app)
-    Relay(app.database, NotificationSettings()).drain()
+    Relay(app.database, NotificationSettings(), feeds=app.feeds).drain()
     return sent
 
 
@@ -176,6 +176,7 @@ def test_a_message_that_nobody_understands_waits_in_our_list_and_is_sent_again_u
     assert emulator.content(work.work_items).counted["duplicate"] == 0
 
 
+@pytest.mark.idempotency
 def test_a_duplicate_message_changes_nothing(
     app: Stepfast, emulator: ServiceBusEmulator, work: Broker
 ) -> None:

@@ -332,3 +332,14 @@ def test_it_runs_as_a_process_that_prints_its_connection_string() -> None:
             sender.send_messages(ServiceBusMessage("x"))
         process.terminate()
         assert process.wait(10) == 0
+
+
+async def test_a_session_is_refused_in_words(emulator: ServiceBusEmulator) -> None:
+    queue = new_queue(emulator)
+    async with ServiceBusClient.from_connection_string(
+        emulator.connection_string, **ATTEMPTS | {"retry_total": 0}
+    ) as client:
+        receiver = client.get_queue_receiver(queue, session_id="s-1")
+        with pytest.raises(ServiceBusError, match="the emulator knows none"):
+            await receiver.receive_messages(max_wait_time=1)
+        await receiver.close()

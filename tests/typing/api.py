@@ -268,7 +268,7 @@ def runs(app: Stepfast) -> None:
         assert_type(look.seconds_left, float | None)
     alice = app.runs.by("alice", reason="they are back")
     assert_type(alice.retry(run.id, [5, "partition-7"], from_start=True).debts, int)
-    assert_type(alice.consolidate(run.id, force=True).partitions, tuple[int, ...])
+    assert_type(alice.consolidate(run.id, force=True).partitions, tuple[str, ...])
     assert_type(alice.resume(alice.cancel("catalogue", "wrong account").run.id).run.failed, int)
     assert_type([it.stuck for it in app.runs.partitions(failed=True)], list[bool])
     assert_type([it.feed for it in app.runs.list(active=True)], list[str])
@@ -277,7 +277,7 @@ def runs(app: Stepfast) -> None:
 # Tasks from queues
 
 
-@app.task("summarize", retry=Retry(attempts=2), timeout="5m", priority=1, result_ttl="1d")
+@app.task("summarize", retry=2, timeout="5m", priority=1, result_ttl="1d")
 def summarize(filename: str) -> str:
     return filename
 

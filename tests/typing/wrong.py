@@ -87,7 +87,7 @@ def outcomes() -> None:
 
 def registering() -> None:
     app.job(retries=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    app.job(retry=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    app.job(retry="3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     app.job(retry=Retry(attempts="5"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     app.job()(17)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     app.schedule("nightly", plain, cron=2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -41,6 +41,14 @@ def test_a_text_that_is_no_duration_is_refused_with_examples(text: str) -> None:
         duration(text, "lease")
 
 
+@pytest.mark.parametrize("text", ["1" * 5_000, "1s" * 2_500])
+def test_a_text_that_is_too_long_is_no_duration_and_is_not_read(text: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^lease: a text of 5,000 characters is not a duration; write '500ms'"
+    ):
+        duration(text, "lease")
+
+
 @pytest.mark.parametrize("value", [True, None, [], object()])
 def test_a_value_that_is_no_duration_is_refused_with_examples(value: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"delay: .*'10m'"):

@@ -52,10 +52,22 @@ def test_worker_ids_are_unique_and_fit_the_view() -> None:
         (["a", " b "], ("a", "b")),
         ((), ()),
         ("", ()),
+        ("*", ()),
+        (["*"], ()),
     ],
 )
 def test_queues_are_read_from_a_list_or_a_text(given: Any, queues: tuple[str, ...]) -> None:
     assert worker_settings(queues=given).queues == queues
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("queue", "queues"), ("concurency", "concurrency")])
+def test_an_option_that_does_not_exist_is_refused_with_the_one_that_was_meant(wrong: str, meant: str) -> None:
+    options: dict[str, Any] = {wrong: "mail"}
+
+    with pytest.raises(
+        TypeError, match=rf"worker\(\) got an unexpected .*'{wrong}'; did you mean '{meant}'\?"
+    ):
+        worker_settings(**options)
 
 
 def test_durations_are_read_as_people_write_them() -> None:
@@ -82,7 +94,25 @@ def test_durations_are_read_as_people_write_them() -> None:
         ({"lease": "soon"}, "lease: 'soon'"),
         ({"grace": -1}, "grace: -1 is negative"),
         ({"poll_interval": "x"}, "poll_interval: 'x'"),
+        ({"poll_interval": 0}, "poll_interval: below 1 ms"),
         ({"worker_id": "w" * 101}, "worker_id: 101 characters; at most 100"),
+        ({"worker_id": 7}, "worker_id=7: give a text"),
+        ({"concurrency": "3"}, "concurrency='3': must be a whole number between 1 and 10000"),
+        ({"concurrency": True}, "concurrency=True: must be a whole number"),
+        ({"batch": 2.5}, r"batch=2\.5: must be a whole number"),
+        ({"crash_limit": float("nan")}, "crash_limit=nan: must be a whole number"),
+        ({"lease": float("nan")}, "lease: nan is not a duration"),
+        ({"queues": "no such queue"}, r"queue 'no such queue': use 1 to 120 letters"),
+        ({"queues": "-mail"}, "queue '-mail'"),
+        ({"queues": [3]}, "queue 3: use"),
+        ({"queues": 3}, "queues=3: give a list of names"),
+        (
+            {"queues": "mail.*"},
+            r"queues: 'mail\.\*' names no queue: a worker serves queues by their whole names",
+        ),
+        ({"queues": "mail,*"}, r"queues: '\*' is all queues; leave the other names out"),
+        ({"max_memory": "9" * 400 + "GB"}, r"^max_memory='9{49}: no machine has so many bytes$"),
+        ({"max_memory": 2**61}, "no machine has so many bytes"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_by_name(options: dict[str, Any], sentence: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import sys
 from collections.abc import Callable
 
 import pytest
 
 from stepfast.encryption import Keyring, is_sealed, key_id, opened, split
-from stepfast.errors import ConfigurationError, SealedError, TransientError, install_hint
+from stepfast.errors import ConfigurationError, PlainTextError, SealedError, TransientError, install_hint
 
 OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
 
@@ -47,7 +48,8 @@ def test_the_first_key_seals_and_all_open() -> None:
     [
         (lambda it: it.replace('"text":"', '"text":"AAAA'), "changed"),
         (lambda it: it[:-6] + '"}', "damaged|changed"),
-        (lambda it: it.replace("1.", "2."), "newer version"),
+        (lambda it: it.replace("1.", "3."), "newer version"),
+        (lambda it: it.replace("1.", "2."), "it was changed"),
         (lambda it: it.replace(key_id(OLD), "00000000"), "needs key 00000000"),
         (lambda _: '{"stepfast.sealed":"1.x"}', "damaged"),
     ],
@@ -70,6 +72,63 @@ def test_it_opens_for_its_purpose_only() -> None:
 def test_keys_that_can_be_guessed_are_refused(given: str) -> None:
     with pytest.raises(ConfigurationError, match="at least 32"):
         Keyring(split(given))
+
+
+@pytest.mark.parametrize(
+    "weak",
+    [
+        "a" * 40,
+        "ab" * 20,
+        "password" * 5,
+        "0123456789" * 4,
+        "1111222233334444" * 3,
+        "abcdefghijklmno" * 3 + "abc",
+    ],
+)
+def test_keys_that_repeat_a_few_characters_are_refused(weak: str) -> None:
+    with pytest.raises(ConfigurationError, match="repeats a few characters") as refusal:
+        Keyring([OLD, weak])
+
+    assert weak not in str(refusal.value)
+
+
+def test_random_keys_are_good() -> None:
+    for make in (secrets.token_hex, secrets.token_urlsafe):
+        for _ in range(200):
+            Keyring([make(24)])
+
+
+def test_it_opens_for_its_owner_only() -> None:
+    keys = Keyring([OLD])
+    sealed = keys.seal("x", "payload of a", "job-1")
+
+    assert json.loads(sealed)["stepfast.sealed"] == f"2.{key_id(OLD)}"
+    assert keys.open(sealed, "payload of a", "job-1") == "x"
+    for spoiled, purpose, owner in (
+        (sealed, "payload of a", "job-2"),
+        (sealed, "payload of a", None),
+        (sealed, "payload of b", "job-1"),
+        (sealed.replace("2.", "1."), "payload of a", "job-1"),
+    ):
+        with pytest.raises(SealedError, match="not what it is taken for"):
+            keys.open(spoiled, purpose, owner)
+
+
+def test_a_document_of_before_opens_and_gets_an_owner_when_it_is_reencrypted() -> None:
+    keys = Keyring([OLD])
+    before = keys.seal("x", "payload of a")
+
+    assert keys.open(before, "payload of a", "job-1") == "x"
+    after = keys.reencrypt(before, "payload of a", "job-1")
+    assert after != before
+    assert keys.reencrypt(after, "payload of a", "job-1") == after
+    with pytest.raises(SealedError):
+        keys.open(after, "payload of a", "job-2")
+
+
+def test_plain_text_is_refused_where_only_sealed_text_is_wanted() -> None:
+    with pytest.raises(PlainTextError, match="payload of a is stored in plain text"):
+        opened("plain", "payload of a", "job-1", plain=False)
 
 
 def test_without_a_key_what_is_sealed_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,9 @@ def test_only_the_errors_that_were_named_are_tried_again() -> None:
     [
         ({"attempts": 0}, "at least once"),
         ({"attempts": True}, "at least once"),
+        ({"attempts": "3"}, "attempts='3'.: a whole number"),
+        ({"attempts": 2.5}, "a whole number"),
+        ({"factor": "2"}, "waits must not shrink"),
         ({"factor": 0.5}, "must not shrink"),
         ({"delay": "soon"}, "not a duration"),
     ],

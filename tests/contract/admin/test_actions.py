@@ -181,6 +181,16 @@ def test_a_scheduled_job_runs_now_when_it_is_retried(app: Stepfast) -> None:
         assert [lease.job_id for lease in claim(tx, "default", 1, 1)] == [job_id]
 
 
+def test_a_scheduled_suspect_that_is_retried_still_runs_alone(app: Stepfast) -> None:
+    job_id = greeting(app).enqueue(delay="1h").id
+    rows.change(app, "UPDATE stepfast_job SET error_group = :crash", crash=CRASH_GROUP)
+
+    with app.transaction() as tx:
+        assert retry(tx, job_id) is JobState.SUSPECT
+
+    assert rows.state(app, job_id) == "suspect"
+
+
 def test_a_job_that_waits_runs_or_is_done_cannot_be_retried(app: Stepfast) -> None:
     greet = greeting(app)
     greet.enqueue()

@@ -164,7 +164,7 @@ def test_the_owner_of_a_lease_that_was_reset_can_commit_nothing(app: Stepfast) -
 def test_a_process_that_is_certainly_gone_keeps_its_lease_until_it_expires(app: Stepfast) -> None:
     greeting(app).enqueue()
     (lease,) = leased(app)
-    from stepfast.jobs.rescue import this_process
+    from stepfast.process_identity import this_process
 
     gone = this_process().rpartition("/")[0] + "/1"  # this very process id, started at another time
     rows.change(app, "UPDATE stepfast_worker SET process = :process", process=gone)

@@ -141,6 +141,62 @@ class _Collected(logging.Handler):
         self._lines.append(self.format(record))
 
 
+def test_passwords_are_hidden_without_a_rule(app: Stepfast) -> None:
+    words = "correct horse battery"
+    lines: list[str] = []
+    handler = _Collected(formatter("console", Lines()), lines)
+    logging.getLogger().addHandler(handler)
+
+    @app.job(retry=Retry(attempts=1))
+    def login(step: Step, user: str, password: str) -> None:
+        step.log(f"trying {user} and {password}")
+        logging.getLogger("shop").warning("trying %s", password)
+        raise RuntimeError(f"login failed for {user} with password={password}")
+
+    @app.job()
+    def fetch(access_token: str) -> dict[str, str]:
+        return {"page": "1", "next_token": access_token}
+
+    failed, done = login.enqueue(user="ada", password=words), fetch.enqueue(access_token=words)
+    app.events.send("paid", {"secret": words}, id="e-1")
+    try:
+        drain(app, raise_errors=False)
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+    row = rows.ended(app, failed.id)
+    assert row is not None
+    assert row["last_error"] == "RuntimeError: login failed for ada with password=***"
+    assert "horse" not in str([row["error_group"], rows.logs(app, failed.id), lines])
+    assert any("trying ***" in line for line in lines)
+    assert app.operator.job(failed.id).payload == {"user": "ada", "password": "***"}
+    assert app.operator.job(done.id).result == {"page": "1", "next_token": "***"}
+    for shown in (
+        ("jobs", "show", failed.id),
+        ("jobs", "show", done.id),
+        ("jobs", "watch", done.id),
+        ("events", "list"),
+        ("dead-letters", "list", "--by-error"),
+    ):
+        for form in ((), ("--json",)):
+            result = CliRunner().invoke(commands, ["--database-url", app.database.url, *shown, *form])
+            assert "horse" not in result.output, shown
+            assert result.exit_code in {0, 1}, result.output
+
+
+def test_a_stored_pattern_that_could_take_hours_holds_no_command_up_and_is_named(app: Stepfast) -> None:
+    @app.job()
+    def keep(note: str) -> None: ...
+
+    job = keep.enqueue(note="a" * 40)
+    rows.change(app, "INSERT INTO stepfast_mask (id, seen_at) VALUES ('re:0:(a+)+b', 1)")
+
+    shown = CliRunner().invoke(commands, ["--database-url", app.database.url, "jobs", "show", job.id])
+
+    assert (shown.exit_code, "a" * 40 in shown.stdout) == (0, True)
+    assert "the masking rule 're:0:(a+)+b' in stepfast_mask cannot be used, and hides nothing" in shown.stderr
+
+
 def test_an_error_that_quotes_a_hidden_argument_is_kept_without_it(app: Stepfast) -> None:
     shop = masked_app(app)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast import Rate
+from stepfast import Rate, ThrottledError
 from stepfast.errors import NotFoundError, StateError
 from stepfast.runs.debts import open_debt
+from stepfast.runs.feed import Sweep
 from stepfast.runs.partition import find_partition
 from stepfast.runs.partitioning.dimension import Dimension
 from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
 from stepfast.runs.run import find_run
-from tests.support import engine, rows
+from stepfast.testing import drain
+from tests.support import consolidation, engine, rows
 from tests.support.failing_runs import (
     broken_at,
     catalogue,
@@ -25,10 +29,17 @@ from tests.support.failing_runs import (
     run_steps,
     work_until_idle,
 )
-from tests.support.feeds import Catalogue, Shop, price_ranges
+from tests.support.feeds import Catalogue, Shop, prepare, price_ranges
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from stepfast import Stepfast
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.feed import Row
+    from stepfast.runs.partitioning.ranges import Range
+    from stepfast.runs.window import Window
 
 FIRST, SECOND, THIRD, FOURTH = (it.name for it in price_ranges(250, 500, 750))
 
@@ -117,6 +128,45 @@ def test_partitions_that_failed_are_listed_with_their_errors(app: Stepfast) -> N
     )
 
 
+def test_a_partition_that_is_tried_again_shows_the_error_of_its_last_try(app: Stepfast) -> None:
+    shop = catalogue(app)
+
+    def fail(what: str, part: Range, _: object) -> None:
+        if (what, part.name) == ("page", SECOND):
+            raise ValueError("a bad page")
+
+    shop.before = fail
+    run = app.runs.start("catalogue")
+    while not rows.count(app, "stepfast_job", "failures > 0"):
+        run_steps(app, 1)
+
+    found = {it.partition_id: it.last_error for it in app.runs.partitions(run.id)}
+
+    assert found["partition-1"] == "ValueError: a bad page"
+    assert {found[f"partition-{number}"] for number in (0, 2, 3)} == {None}
+    shop.before = lambda *_: None
+    rows.change(app, "UPDATE stepfast_job SET ready_at = 0 WHERE state = 'scheduled'")
+    work_until_idle(app)
+    assert {it.last_error for it in app.runs.partitions(run.id)} == {None}
+
+
+def test_a_partition_whose_source_is_in_trouble_shows_what_it_waits_for(app: Stepfast) -> None:
+    shop = catalogue(app)
+
+    def throttle(*_: Any) -> None:
+        raise ThrottledError("slow down", retry_after=3600)
+
+    run = app.runs.start("catalogue")
+    run_steps(app, 1)
+    shop.before = throttle
+    run_steps(app, 1)
+
+    errors = [it.last_error for it in app.runs.partitions(run.id) if it.last_error is not None]
+
+    assert len(errors) == 1
+    assert "slow down" in errors[0]
+
+
 # Why
 
 
@@ -136,9 +186,15 @@ def test_a_run_without_a_worker_waits_for_one(app: Stepfast) -> None:
 def test_a_run_in_a_paused_queue_waits_for_its_operator(app: Stepfast) -> None:
     catalogue(app)
     run = app.runs.start("catalogue")
-    app.operator.pause("default", "the account is locked")
+    app.operator.by("alice").pause("default", "the account is locked")
 
-    assert reasons(app, run.id) == ["queue default is paused (the account is locked)"]
+    (reason,) = reasons(app, run.id)
+    assert re.fullmatch(
+        r"queue default is paused by alice since [\d-]+ [\d:]+ UTC \(the account is locked\)", reason
+    )
+    app.operator.by("bob").resume("default")
+    app.operator.by("carol").pause("default")
+    assert "is paused by carol since" in reasons(app, run.id)[0]
 
 
 def test_a_run_whose_source_is_in_trouble_says_until_when(app: Stepfast) -> None:
@@ -195,7 +251,7 @@ def test_a_failed_run_groups_its_errors(app: Stepfast) -> None:
 
     assert detail.states == {"done": 1, "failed": 3}
     (group,) = detail.errors
-    assert group.partitions == (0, 1, 3)
+    assert group.partitions == ("partition-0", "partition-1", "partition-3")
     assert "PermanentError" in group.error
     assert [it.command for it in detail.why] == [
         f"stepfast runs retry {run.id}",
@@ -304,6 +360,21 @@ def test_a_plan_is_made_without_starting_anything(app: Stepfast) -> None:
     assert abs(asked - plan.requests.requests) <= len(plan.partitions)
 
 
+@pytest.mark.parametrize("items", [100, 30, 3])
+def test_a_plan_forecasts_the_requests_of_its_run(app: Stepfast, items: int) -> None:
+    """Also those at the end of a partition, which bring nothing new."""
+    shop = catalogue(app, items=items)
+
+    plan = app.runs.plan("catalogue")
+    shop.requests.clear()
+    app.runs.start("catalogue")
+    work_until_idle(app)
+
+    asked = Counter(what for what, _, _ in shop.requests)
+    assert plan.requests.pages == asked["page"]
+    assert plan.requests.counts == asked["count"]
+
+
 def test_a_trial_says_what_it_leaves_out(app: Stepfast) -> None:
     catalogue(app)
 
@@ -338,3 +409,129 @@ def test_a_plan_counts_the_debts_that_it_would_pay(app: Stepfast) -> None:
     assert (plan.kind, plan.debts) == ("incremental", 1)
     assert plan.window_from is not None
     assert plan.window_to - plan.window_from >= timedelta(minutes=15)
+
+
+# How long its pages took, and what its workers do
+
+
+def test_a_run_shows_its_slowest_page_and_how_long_most_of_them_took(app: Stepfast) -> None:
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    assert app.runs.show(run.id).pages is None
+    work_until_idle(app)
+    read = rows.query(
+        app, "SELECT * FROM stepfast_page WHERE request_offset IS NOT NULL ORDER BY partition_id, seq"
+    )
+    for took, page in enumerate(read, 1):
+        rows.change(
+            app,
+            "UPDATE stepfast_page SET milliseconds = :took WHERE partition_id = :id AND seq = :seq",
+            took=took * 1000,
+            id=page["partition_id"],
+            seq=page["seq"],
+        )
+    rows.change(app, "UPDATE stepfast_page SET milliseconds = 999000 WHERE request_offset IS NULL")
+
+    pages = app.runs.show(run.id).pages
+
+    assert pages is not None
+    assert pages.pages == len(read) == 24
+    assert (pages.slowest_seconds, pages.p95_seconds) == (24.0, 23.0)
+    last = read[-1]
+    numbers = {row["id"]: row["number"] for row in partitions(app, run.id)}
+    assert pages.slowest_partition == f"partition-{numbers[last['partition_id']]}"
+    assert pages.slowest_offset == last["request_offset"]
+
+
+def test_of_twenty_pages_the_slowest_one_is_left_out_of_the_95_percent(app: Stepfast) -> None:
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    run_steps(app, 1)
+    first = partition(app, run.id, 0)["id"]
+    for seq in range(20):
+        rows.change(
+            app,
+            "INSERT INTO stepfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,"
+            " decision, worker_id, fence, at) VALUES (:id, 0, :seq, 1, :seq, 1, 1, 0, :took, 'x', 'w', 1, 1)",
+            id=first,
+            seq=seq,
+            took=(seq + 1) * 100,
+        )
+
+    pages = app.runs.show(run.id).pages
+
+    assert pages is not None
+    assert (pages.pages, pages.p95_seconds, pages.slowest_seconds) == (20, 1.9, 2.0)
+
+
+class Watched(Catalogue):
+    """Asks for the phase of its run while it is planned, loads its rules, and maps."""
+
+    app: Stepfast
+    seen: list[str | None]
+
+    def look(self) -> None:
+        self.seen.append(self.app.runs.show("catalogue").phase)
+
+    async def count(self, part: Range, window: Window, /) -> int:
+        self.look()
+        return await super().count(part, window)
+
+    def mapping(self, tx: Transaction, run_id: str | None, /) -> Callable[[Any], Row]:
+        self.look()
+        return super().mapping(tx, run_id)
+
+    def map(self, item: Any, /) -> Row:
+        self.look()
+        return super().map(item)
+
+
+def test_a_run_names_its_phase_in_the_words_of_the_documents(app: Stepfast, tmp_path: Path) -> None:
+    seen: list[str | None] = []
+    plan = Fixed(price_ranges(), counted=True)
+    export = (tmp_path / "watermark.json").as_uri()
+    app.feed(Watched(Shop.with_items(3), app=app, seen=seen, partitioner=plan, export=export, sweep=Sweep()))
+    prepare(app)
+    run = app.runs.start("catalogue")
+
+    while run_row(app, run.id).ended_at is None:
+        run_steps(app, 1)
+        seen.append(app.runs.show(run.id).phase)
+
+    assert list(dict.fromkeys(seen)) == [
+        "planning",
+        "fetching",
+        "validating",
+        "loading rules",
+        "mapping",
+        "sweeping",
+        "watermark",
+    ]
+    (_, waits) = app.runs.show(run.id).why
+    assert waits.sentence == "its watermark is not exported yet"
+    drain(app, relay=True)
+    detail = app.runs.show(run.id)
+    assert (detail.phase, len(detail.why)) == (None, 1)
+
+
+def test_a_batch_that_is_being_written_is_upserted_and_marked(app: Stepfast) -> None:
+    declared = consolidation.catalogue(app, batch=5, chunk=5, shards=1)
+    run = consolidation.fetched(app, declared, consolidation.items(8))
+    consolidation.play(app, declared)  # the division
+    seen: list[str | None] = []
+
+    consolidation.play(app, declared, between=lambda: seen.append(app.runs.show(run.id).phase))
+    seen.append(app.runs.show(run.id).phase)
+    consolidation.play(app, declared, between=lambda: seen.append(app.runs.show(run.id).phase))
+
+    assert seen == ["upserting and marking", "mapping", "upserting and marking"]
+
+
+def test_shards_in_different_phases_are_counted(app: Stepfast) -> None:
+    declared = consolidation.catalogue(app, batch=5, chunk=5, shards=3)
+    run = consolidation.fetched(app, declared, consolidation.items(15))
+    consolidation.play(app, declared)
+    rows.change(app, "UPDATE stepfast_job SET state = 'leased', progress_note = 'mapping'")
+    rows.change(app, "UPDATE stepfast_job SET progress_note = NULL WHERE id LIKE '%.2'")
+
+    assert app.runs.show(run.id).phase == "loading rules (1 shard), mapping (2 shards)"

@@ -18,19 +18,21 @@ from stepfast.runs.paging.paginators import Keyset
 from stepfast.runs.partition import (
     ADVANCE_PARTITION,
     NewPartition,
+    PartitionState,
     end_partition,
     insert_partitions,
     partitions_of,
 )
+from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.runs.partitioning.ranges import Bounds, Range
 from stepfast.runs.plan import COUNT_NEW_PARTITIONS
-from stepfast.runs.run import PartitionState, RunState, create_run, end_run, find_run, move_run
+from stepfast.runs.run import RunState, create_run, end_run, find_run, move_run
 from stepfast.runs.window import Window
 from stepfast.testing import drain
 from tests.support import rows
 from tests.support import run_queries as queries
 from tests.support.engine import ALICE, commit_step, register_work, take
-from tests.support.feeds import Catalogue, Shop, prepare
+from tests.support.feeds import Catalogue, Shop, prepare, price_ranges
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -354,6 +356,15 @@ def test_a_run_that_reads_everything_is_full_and_others_are_incremental(
     app: Stepfast, begins: datetime | None, word: str
 ) -> None:
     assert begin(app, window=Window(begins, TO)).one("run_metadata")["run_type"] == word
+
+
+def test_a_run_that_maps_again_is_incremental_and_expects_nobody(app: Stepfast) -> None:
+    app.feed(Catalogue(Shop.with_items(10)))
+    prepare(app)
+
+    story = Story(app, app.runs.remap("catalogue").id)
+
+    assert (story.one("run_metadata")["run_type"], facts(story)[:3]) == ("incremental", (0, 0, 0))
 
 
 def test_the_watermark_before_is_that_of_the_last_run(app: Stepfast) -> None:
@@ -790,6 +801,41 @@ def test_a_real_run_fails_is_retried_and_completes_in_the_words_of_the_documents
     progress = rows.query(app, "SELECT * FROM partition_progress")
     assert len(progress) == 4
     assert all(row["completed"] and row["next_offset"] > 0 for row in progress)
+
+
+def test_a_finished_partition_has_progressed_to_its_total(app: Stepfast) -> None:
+    """Pages overlap by a few rows: the last one asked for begins before the end."""
+    app.feed(Catalogue(Shop.with_items(100)))
+    prepare(app)
+    app.runs.start("catalogue")
+    drain(app)
+
+    counted = {
+        f"partition-{it['number']}": it["counted"]
+        for it in rows.query(app, "SELECT * FROM stepfast_partition")
+    }
+    progress = rows.query(app, "SELECT * FROM partition_progress")
+
+    assert {row["partition_id"]: row["next_offset"] for row in progress} == counted
+    assert sum(counted.values()) == 103
+
+
+class Nameless(Catalogue):
+    def identify(self, item: Any, /) -> str:
+        if item["id"] == "d00003":
+            raise KeyError("id")
+        return super().identify(item)
+
+
+def test_rows_that_cannot_be_identified_are_among_the_rows_of_a_finished_partition(app: Stepfast) -> None:
+    app.feed(Nameless(Shop.with_items(25), partitioner=Fixed(price_ranges()), error_budget=1.0))
+    prepare(app)
+    app.runs.start("catalogue")
+    drain(app)
+
+    (row,) = rows.query(app, "SELECT * FROM partition_progress")
+
+    assert (bool(row["completed"]), row["next_offset"]) == (True, 25)
 
 
 class Keyed(Catalogue):

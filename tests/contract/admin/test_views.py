@@ -390,3 +390,18 @@ def test_writing_to_the_view_fails_clearly(app: Stepfast, stuck: str, text: str)
         rows.change(app, text)
 
     assert seen(app, stuck)["status"] == "processing"
+
+
+@pytest.mark.only_on("sqlite", "postgresql")  # MariaDB has no triggers on views
+def test_an_insert_into_the_view_is_told_where_to_insert(app: Stepfast) -> None:
+    text = "INSERT INTO {} (job_id, job_type, status) VALUES ('test-crash-job', 'test', 'queued')"
+
+    with pytest.raises(DatabaseError, match="the view processing_jobs; insert the job into stepfast_job"):
+        rows.change(app, text.format("processing_jobs"))
+
+    app.migrate(views="work_")
+    with pytest.raises(
+        DatabaseError, match="the view work_processing_jobs; insert the job into stepfast_job"
+    ):
+        rows.change(app, text.format("work_processing_jobs"))
+    assert rows.count(app, "stepfast_job") == 0

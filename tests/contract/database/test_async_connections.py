@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import aiosqlite
@@ -17,10 +17,12 @@ import asyncpg
 import psycopg
 import pytest
 
+from stepfast import Wait
 from stepfast.errors import ConfigurationError, DuplicateKeyError
+from stepfast.jobs.wait import event_in
 from tests.support import rows
 from tests.support.async_lenders import LENDERS, Lent
-from tests.support.engine import register_work
+from tests.support.engine import commit_step, register_work, take
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -41,11 +43,35 @@ def with_each(app: Stepfast, story: Story, *, afterwards: Callable[[str], None])
         async def told(lender: Callable[[str], AbstractAsyncContextManager[Lent]] = lender) -> None:
             async with lender(app.database.url) as lent:
                 await story(lent)
+            await everything_of_this_loop()
 
         asyncio.run(told())
         afterwards(name)
         for table in ("stepfast_job", "stepfast_key", "stepfast_archive", "stepfast_outbox", "ledger"):
             rows.change(app, f"DELETE FROM {table}")
+
+
+async def everything_of_this_loop() -> None:
+    """Wait for what a driver does by itself, such as asyncpg's request to cancel a statement: it has a socket, too."""
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others, timeout=10)
+    await asyncio.sleep(0)  # transports that were closed close their sockets now
+
+
+@asynccontextmanager
+async def closing_async(connection: Any) -> AsyncIterator[Any]:
+    """A connection that is closed however the block ends: a test that fails leaves nothing open for those behind it."""
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def waiting(app: Stepfast, event: str) -> str:
+    """A job that waits for this event."""
+    job_id = register_work(app).enqueue().id
+    commit_step(app, take(app), Wait(event, timeout="1h"))
+    return job_id
 
 
 def jobs(app: Stepfast) -> int:
@@ -141,6 +167,57 @@ def test_an_enqueue_that_is_refused_leaves_the_callers_transaction_as_it_was(app
         assert left == [1, 0, 1], name
 
     with_each(app, story, afterwards=afterwards)
+
+
+def test_an_event_is_not_sent_when_the_caller_rolls_back(app: Stepfast) -> None:
+    async def story(lent: Lent) -> None:
+        waiting(app, "paid")
+        await lent.execute("INSERT INTO ledger VALUES ('mine', 1)")
+        sent = await app.events.send_async("paid", {"cents": 1}, id="first", tx=lent.connection)
+        assert sent.job_id is not None
+        await lent.rollback()
+
+    def afterwards(name: str) -> None:
+        assert [row["state"] for row in rows.query(app, "SELECT state FROM stepfast_job")] == ["scheduled"], (
+            name
+        )
+        assert [rows.count(app, table) for table in ("stepfast_key", "stepfast_event", "ledger")] == [
+            0,
+            0,
+            0,
+        ], name
+        rows.change(app, "DELETE FROM stepfast_wait")
+
+    with_each(app, story, afterwards=afterwards)
+
+
+def test_an_event_is_sent_with_the_callers_commit(app: Stepfast) -> None:
+    async def story(lent: Lent) -> None:
+        job_id = waiting(app, "paid")
+        await lent.execute("INSERT INTO ledger VALUES ('mine', 1)")
+        sent = await app.events.send_async("paid", {"cents": 2}, id="second", tx=lent.connection)
+        kept = await app.events.send_async("paid", {"cents": 3}, keep="1h", tx=lent.connection)
+        assert (sent.job_id, sent.repeated, kept.job_id, kept.kept) == (job_id, False, None, True)
+        assert rows.state(app, job_id) == "scheduled"
+        await lent.commit()
+
+    def afterwards(name: str) -> None:
+        lease = take(app)
+        event = event_in(lease.cursor)
+        assert event is not None, name
+        assert (event.id, event.payload) == ("second", {"cents": 2}), name
+        assert [row["id"] for row in rows.query(app, "SELECT id FROM ledger")] == ["mine"], name
+        assert rows.change(app, "DELETE FROM stepfast_event") == 1, name
+
+    with_each(app, story, afterwards=afterwards)
+
+
+def test_an_event_without_a_transaction_is_sent_at_once(app: Stepfast) -> None:
+    job_id = waiting(app, "paid")
+
+    sent = asyncio.run(app.events.send_async("paid", 7))
+
+    assert (sent.job_id, rows.state(app, job_id)) == (job_id, "ready")
 
 
 def test_whatever_takes_a_transaction_can_join_the_callers(app: Stepfast) -> None:
@@ -268,11 +345,8 @@ def test_an_async_connection_is_refused_by_the_plain_call(app: Stepfast) -> None
 
 
 def test_a_plain_connection_is_refused_by_the_call_that_is_awaited(app: Stepfast) -> None:
-    connection = app.database.connect()
-
-    asyncio.run(_awaited(refused(app, connection.raw, "is not async")))
-
-    connection.close()
+    with closing(app.database.connect()) as connection:
+        asyncio.run(_awaited(refused(app, connection.raw, "is not async")))
 
 
 async def _awaited(story: Awaitable[None]) -> None:
@@ -314,22 +388,20 @@ def test_connections_of_aiosqlite_that_cannot_keep_the_promise_are_refused(app: 
 @pytest.mark.only_on("postgresql")
 def test_connections_of_asyncpg_that_cannot_keep_the_promise_are_refused(app: Stepfast) -> None:
     async def story() -> None:
-        connection = await asyncpg.connect(app.database.url)
-        await refused(app, connection, "use `async with connection.transaction")
-        async with connection.transaction(readonly=True):
-            await refused(app, connection, "nothing can be written")
-        transaction = connection.transaction()
-        await transaction.start()
-        with pytest.raises(asyncpg.PostgresError):
-            await connection.execute("SELECT 1 / 0")
-        await refused(app, connection, "has failed; roll it back")
-        await transaction.rollback()
-        await connection.close()
+        async with closing_async(await asyncpg.connect(app.database.url)) as connection:
+            await refused(app, connection, "use `async with connection.transaction")
+            async with connection.transaction(readonly=True):
+                await refused(app, connection, "nothing can be written")
+            transaction = connection.transaction()
+            await transaction.start()
+            with pytest.raises(asyncpg.PostgresError):
+                await connection.execute("SELECT 1 / 0")
+            await refused(app, connection, "has failed; roll it back")
+            await transaction.rollback()
         await refused(app, connection, "is closed")
-        elsewhere = await asyncpg.connect(app.database.url.rpartition("/")[0] + "/postgres")
-        async with elsewhere.transaction():
+        postgres = app.database.url.rpartition("/")[0] + "/postgres"
+        async with closing_async(await asyncpg.connect(postgres)) as elsewhere, elsewhere.transaction():
             await refused(app, elsewhere, "another database")
-        await elsewhere.close()
 
     asyncio.run(story())
     assert jobs(app) == 0
@@ -338,11 +410,11 @@ def test_connections_of_asyncpg_that_cannot_keep_the_promise_are_refused(app: St
 @pytest.mark.only_on("postgresql")
 def test_connections_of_psycopg_that_cannot_keep_the_promise_are_refused(app: Stepfast) -> None:
     async def story() -> None:
-        connection = await psycopg.AsyncConnection.connect(app.database.url, autocommit=True)
-        await refused(app, connection, "`async with` where it is async")
-        async with connection.transaction(), connection.pipeline():
-            await refused(app, connection, "pipeline mode")
-        await connection.close()
+        opened = await psycopg.AsyncConnection.connect(app.database.url, autocommit=True)
+        async with closing_async(opened) as connection:
+            await refused(app, connection, "`async with` where it is async")
+            async with connection.transaction(), connection.pipeline():
+                await refused(app, connection, "pipeline mode")
         await refused(app, connection, "is closed")
 
     asyncio.run(story())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast.errors import ContentionError
+from stepfast.database.drivers import open_database
+from stepfast.errors import ContentionError, UnreachableError
 from tests.support import rows
 from tests.support.engine import register_work, take
 
@@ -103,3 +105,19 @@ def test_writers_of_one_file_take_turns(another_app: Callable[[], Stepfast]) -> 
 
     assert errors == []
     assert rows.count(apps[0], "stepfast_queue") == 100
+
+
+@pytest.mark.only_on("postgresql")
+def test_of_several_hosts_the_one_that_takes_writes_is_meant(app: Stepfast) -> None:
+    url = app.database.url
+    server, name = url.rpartition("@")[2].split("/")
+    several = url.replace(server, f"127.0.0.1:1,{server}")
+    with closing(open_database(several)) as database, database.transaction() as tx:
+        assert tx.query("SELECT 1 AS one") == [{"one": 1}]
+
+    with closing(app.database.connect()) as connection:
+        connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    with closing(open_database(several)) as database, pytest.raises(UnreachableError, match="read-only"):
+        database.connect()
+    with closing(open_database(f"{several}?target_session_attrs=any")) as database:
+        database.connect().close()  # to look

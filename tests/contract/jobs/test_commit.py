@@ -27,6 +27,7 @@ from stepfast.errors import (
 )
 from stepfast.jobs.commit import CommitState, commit_states, finish_many
 from stepfast.jobs.outcome import Again, Bury, Call, GiveBack, Stop
+from stepfast.jobs.state import TRANSITIONS
 from tests.support import rows
 from tests.support.engine import (
     ALICE,
@@ -193,15 +194,42 @@ def test_a_try_that_costs_nothing_leaves_a_suspect_suspect(app: Stepfast) -> Non
     job = register_work(app).enqueue()
     rows.change(app, "UPDATE stepfast_job SET error_group = :crash", crash=CRASH_GROUP)
 
-    commit_step(app, take(app), Again(timedelta(0), "throttled", "throttled", charged=False))
+    commit_step(app, take(app), Again(timedelta(seconds=1), "throttled", "throttled", charged=False))
 
     row = rows.live(app, job.id)
     assert row is not None
     assert (row["error_group"], row["last_error"]) == (CRASH_GROUP, "throttled")
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        Snooze(0),
+        Again(timedelta(0), "throttled", "throttled", charged=False),
+        GiveBack(),
+    ],
+    ids=["snoozed", "throttled", "given back"],
+)
+def test_a_suspect_that_may_run_again_at_once_is_still_a_suspect(app: Stepfast, ending: Ending) -> None:
+    job = register_work(app).enqueue()
+    rows.change(app, "UPDATE stepfast_job SET error_group = :crash", crash=CRASH_GROUP)
+
+    commit_step(app, take(app), ending)
+
+    assert rows.state(app, job.id) == "suspect"
+    assert JobState.SUSPECT in TRANSITIONS[JobState.LEASED]
+    assert claim(app) == []
+
+
+def test_a_suspect_that_failed_by_itself_is_an_ordinary_job(app: Stepfast) -> None:
+    job = register_work(app).enqueue()
+    rows.change(app, "UPDATE stepfast_job SET error_group = :crash", crash=CRASH_GROUP)
+
     commit_step(app, take(app), Again(timedelta(0), "error", "error"))
+
     row = rows.live(app, job.id)
     assert row is not None
-    assert row["error_group"] == "error"
+    assert (row["state"], row["error_group"]) == ("ready", "error")
 
 
 @pytest.mark.parametrize("ending", [Done(1), Continue(2), Snooze("1m")], ids=repr)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stepfast import Continue, Done, Job, Step, Stepfast, Transaction
-from stepfast.errors import ArgumentsError, ConfigurationError, DuplicateKeyError, StateError
+from stepfast.errors import ArgumentsError, ConfigurationError, DuplicateKeyError
 from stepfast.jobs.cancel import cancel_jobs
 from stepfast.jobs.dead_letters import revive
 from stepfast.jobs.debounce import free_successors, promote_successor, promote_successors
@@ -125,11 +125,14 @@ def test_a_merged_call_keeps_the_time_and_raises_the_priority(app: Stepfast) -> 
     assert (row["state"], row["ready_at"], row["priority"]) == ("scheduled", before["ready_at"], 4)
 
 
-def test_a_call_of_another_kind_cannot_join(app: Stepfast) -> None:
+def test_a_call_of_another_kind_is_a_job_of_its_own(app: Stepfast) -> None:
     holder = register_work(app).enqueue(n=1, key="k")
 
-    with pytest.raises(StateError, match=f"job {holder.id} of kind 'work'"):
-        collecting(app).enqueue(ids=[1], key="k", on_duplicate="merge")
+    collected = collecting(app).enqueue(ids=[1], key="k", on_duplicate="merge")
+    debounced = collecting(app).enqueue(ids=[2], key="k", debounce="1m", on_duplicate="merge")
+
+    assert (collected.created, debounced.id) == (True, collected.id)
+    assert holder.id != collected.id
 
 
 def test_an_id_is_merged_once(app: Stepfast) -> None:
@@ -610,7 +613,10 @@ def test_a_key_is_remembered_until_its_window_is_over(app: Stepfast) -> None:
         ({"key": "k", "debounce": "1s", "unique_per": "1h"}, "debounce or unique_per"),
         ({"key": "k", "unique_for": "1h", "unique_per": "1h"}, "not both"),
         ({"unique_per": "1h"}, "needs a key"),
-        ({"key": "k", "unique_per": 0}, "no window"),
+        ({"key": "k", "unique_per": 0}, "unique_per=0 is no time at all"),
+        ({"key": "k", "unique_for": "0s"}, "unique_for='0s' is no time at all"),
+        ({"key": "k", "unique_for": ""}, "unique_for: '' is not a duration"),
+        ({"key": "k", "unique_for": False}, "unique_for: False is not a duration"),
     ],
     ids=repr,
 )

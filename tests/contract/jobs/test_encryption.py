@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from stepfast import Concurrency, Continue, Reject, Retry, SealedError, Step, Stepfast, Wait
 from stepfast.admin import encryption as keys
 from stepfast.database.connection import Connection
-from stepfast.encryption import key_id
-from stepfast.errors import StepfastError
+from stepfast.encryption import Encryption, key_id, keyring
+from stepfast.errors import PermanentError, PlainTextError, StepfastError
+from stepfast.jobs.dependencies import results_of_parents
 from stepfast.testing import clock, drain, enqueued
 from stepfast.worker.scheduler import Scheduler
 from tests.crash.table_dump import ALL_TABLES
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
 SECRET = "4111-1111-1111-1111"
+FORGED = '{"card":"ATTACKER"}'
 TABLES = [it for it in ALL_TABLES if it.startswith("stepfast_")]
 
 
@@ -29,12 +32,18 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPFAST_SECRET_KEY", OLD)
 
 
+def copy_column(app: Stepfast, column: str, origin: str, target: str) -> None:
+    (found,) = rows.query(app, f"SELECT {column} AS it FROM stepfast_job WHERE id = '{origin}'")
+    text = found["it"] if isinstance(found["it"], str) else json.dumps(found["it"])
+    rows.change(app, f"UPDATE stepfast_job SET {column} = '{text}' WHERE id = '{target}'")
+
+
 def leaks(app: Stepfast) -> list[str]:
     """Tables in which the secret can be read."""
     return [it for it in TABLES if SECRET in str(rows.query(app, f"SELECT * FROM {it}"))]
 
 
-def charging(app: Stepfast, seen: list[Any], *, encrypted: bool = True) -> Job[..., Any]:
+def charging(app: Stepfast, seen: list[Any], *, encrypted: Encryption = True) -> Job[..., Any]:
     @app.job(encrypted=encrypted, retry=Retry(attempts=2, first="0ms"))
     def charge(step: Step, card: str) -> Continue | Wait | dict[str, str]:
         seen.append((step.number, card, step.cursor, step.event and step.event.payload))
@@ -110,14 +119,196 @@ def test_an_application_may_encrypt_everything_and_a_kind_may_not(app: Stepfast)
     assert leaks(app) == ["stepfast_job"]
 
 
-def test_what_was_stored_before_a_kind_was_encrypted_is_still_read(app: Stepfast) -> None:
+def test_a_mixed_kind_encrypts_what_is_new_and_still_reads_plain_text(app: Stepfast) -> None:
     seen: list[Any] = []
     charging(app, seen, encrypted=False).enqueue(card="plain")
-    charging(Stepfast(database=app.database), seen).enqueue(card="sealed")
+    later = Stepfast(database=app.database)
+    charging(later, seen, encrypted="mixed").enqueue(card=SECRET)
+    assert leaks(app) == []
 
+    drain(later)
+
+    assert {card for _, card, _, _ in seen} == {"plain", SECRET}
+
+
+def test_plain_text_for_an_encrypted_kind_is_refused_and_waits(app: Stepfast) -> None:
+    seen: list[Any] = []
+    charge = charging(app, seen)
+    moved, plain = charge.enqueue(card=SECRET), charge.enqueue(card=SECRET)
+    rows.change(app, f"UPDATE stepfast_job SET payload = '{FORGED}' WHERE id = '{plain.id}'")
+
+    drain(app, raise_errors=False)
+    rows.change(app, f"UPDATE stepfast_job SET cursor_json = '{FORGED}' WHERE id = '{moved.id}'")
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', ready_at = 0")
+    drain(app, raise_errors=False)
+
+    assert {card for _, card, _, _ in seen} == {SECRET}
+    for job, what in ((plain, "payload"), (moved, "cursor")):
+        row = rows.live(app, job.id)
+        assert row is not None
+        assert (row["state"], row["failures"]) == ("scheduled", 0)
+        assert f"{what} of charge is stored in plain text, but this kind is encrypted" in row["last_error"]
+
+
+def test_a_result_in_plain_text_of_an_encrypted_kind_is_not_believed(app: Stepfast) -> None:
+    @app.job(encrypted=True)
+    def charge(card: str) -> str:
+        return card
+
+    @app.job()
+    def notify(step: Step) -> Any:
+        return step.parents
+
+    job = charge.enqueue(card=SECRET)
+    notify.enqueue(after=job)
+    drain(app)
+    rows.change(app, f"UPDATE stepfast_archive SET result = '\"ATTACKER\"' WHERE id = '{job.id}'")
+
+    with pytest.raises(PlainTextError, match="result of charge is stored in plain text"):
+        _ = app.result_of(job.id).result
+    with pytest.raises(PlainTextError), app.transaction() as tx:
+        results_of_parents(
+            tx, rows.query(app, "SELECT child_id FROM stepfast_dependency")[0]["child_id"], app.kinds
+        )
+
+
+def test_what_belongs_to_one_job_does_not_open_in_the_row_of_another(app: Stepfast) -> None:
+    """As the review did it: whoever may write rows, but has no key, copies another job's payload into a job of their own."""
+    seen: list[Any] = []
+    charge = charging(app, seen)
+    victim, mine = charge.enqueue(card=SECRET, delay="1h"), charge.enqueue(card="mine")
+
+    copy_column(app, "payload", victim.id, mine.id)
+    drain(app, raise_errors=False)
+
+    assert seen == []
+    row = rows.live(app, mine.id)
+    assert row is not None
+    assert (
+        "payload of charge is encrypted: it was changed, or is not what it is taken for" in row["last_error"]
+    )
+
+
+def test_an_older_payload_of_the_same_job_still_opens(app: Stepfast) -> None:
+    """What binding does not prevent: whoever may write rows, and has kept an older document, can put it back."""
+    seen: list[Any] = []
+    charge = charging(app, seen)
+    job = charge.enqueue(card="older", key="one", delay="1h")
+    (older,) = rows.query(app, "SELECT payload FROM stepfast_job")
+    text = older["payload"] if isinstance(older["payload"], str) else json.dumps(older["payload"])
+    charge.enqueue(card="newer", key="one", on_duplicate="replace")
+
+    rows.change(app, f"UPDATE stepfast_job SET payload = '{text}' WHERE id = '{job.id}'")
     drain(app)
 
-    assert {card for _, card, _, _ in seen} == {"plain", "sealed"}
+    assert {card for _, card, _, _ in seen} == {"older"}
+
+
+def test_a_cursor_a_result_and_an_event_do_not_open_elsewhere_either(app: Stepfast) -> None:
+    @app.job(encrypted=True)
+    def pay(card: str) -> str:
+        return card
+
+    charge = charging(app, [])
+    one, other = charge.enqueue(card=SECRET), charge.enqueue(card="mine")
+    paid, unpaid = pay.enqueue(card=SECRET), pay.enqueue(card="mine")
+    drain(app)
+    copy_column(app, "cursor_json", one.id, other.id)
+    (result,) = rows.query(app, f"SELECT result FROM stepfast_archive WHERE id = '{paid.id}'")
+    rows.change(app, f"UPDATE stepfast_archive SET result = '{result['result']}' WHERE id = '{unpaid.id}'")
+    for _ in range(2):
+        app.events.send("later", SECRET, encrypted=True)
+    first, second = rows.query(app, "SELECT event_id, payload FROM stepfast_event ORDER BY id")
+
+    with app.transaction() as tx, pytest.raises(SealedError, match="cursor of charge"):
+        keys.show_decrypted(tx, other.id)
+    with pytest.raises(SealedError, match="result of pay"):
+        _ = app.result_of(unpaid.id).result
+    ring = keyring()
+    assert ring.open(first["payload"], "event later", first["event_id"])
+    with pytest.raises(SealedError):
+        ring.open(first["payload"], "event later", second["event_id"])
+
+
+def test_documents_of_before_open_and_rotation_binds_them_to_their_jobs(app: Stepfast) -> None:
+    seen: list[Any] = []
+    job = charging(app, seen).enqueue(card="of today")
+    old = keyring().seal(f'{{"card":"{SECRET}"}}', "payload of charge")
+    assert '"1.' in old
+    rows.change(app, f"UPDATE stepfast_job SET payload = '{old}'")
+
+    assert app.operator.job(job.id, decrypt=True).payload == {"card": SECRET}
+    assert keys.rotate(app.database).renewed == 1
+    (row,) = rows.query(app, "SELECT payload FROM stepfast_job")
+    assert "2." in str(row["payload"])
+    drain(app)
+
+    assert [card for _, card, _, _ in seen] == [SECRET, SECRET]
+
+
+def test_a_payload_that_becomes_that_of_another_job_is_encrypted_for_it(app: Stepfast) -> None:
+    """Replaced, merged, debounced and deferred calls, groups, chosen ids, and jobs that come back from the dead."""
+    seen: list[Any] = []
+
+    @app.job(encrypted=True, merge="append", retry=Retry(attempts=1))
+    def note(step: Step, cards: list[str]) -> None:
+        seen.append(sorted(cards))
+        if step.number == 0 and cards == ["fails"]:
+            seen.append(note.enqueue(cards=["deferred"], key="busy", on_duplicate="merge").created)
+            seen.append(note.enqueue(cards=["too"], key="busy", on_duplicate="merge").created)
+            raise PermanentError("once")
+
+    note.enqueue(cards=["old"], key="replaced", delay="1h")
+    note.enqueue(cards=["replaced"], key="replaced", on_duplicate="replace")
+    note.enqueue(cards=["merged"], key="merged")
+    note.enqueue_many([{"cards": ["by many"]}], keys=["merged"], on_duplicate="merge")
+    note.enqueue(cards=["first"], key="debounced", debounce="1h")
+    note.enqueue(cards=["last"], key="debounced", debounce="1ms", at_most="1h")
+    note.enqueue(cards=["chosen"], id="chosen-id")
+    with app.group(note.with_args(["completion"])):
+        note.enqueue_many([note.with_args(["member"])])
+    with clock(app) as time:
+        time.advance("2h")
+        drain(app)
+        fails = note.enqueue(cards=["fails"], key="busy")
+        drain(app, raise_errors=False)
+        app.operator.retry(fails.id)
+        drain(app, raise_errors=False)
+
+    assert leaks(app) == []
+    assert sorted(map(str, seen)) == sorted(
+        map(
+            str,
+            [
+                ["replaced"],
+                ["by many", "merged"],
+                ["last"],
+                ["chosen"],
+                ["completion"],
+                ["member"],
+                ["fails"],
+                True,
+                False,
+                ["deferred", "too"],
+                ["fails"],
+                True,
+                False,
+                ["deferred", "too"],
+            ],
+        )
+    )
+
+
+def test_an_event_that_an_encrypted_step_sends_is_encrypted(app: Stepfast) -> None:
+    @app.job(encrypted=True)
+    def tell(step: Step, card: str) -> None:
+        step.send_event("told", {"card": card})
+
+    tell.enqueue(card=SECRET)
+    drain(app)
+
+    assert rows.count(app, "stepfast_event", "name = 'told'") == 1
+    assert leaks(app) == []
 
 
 @pytest.mark.parametrize("keys_", ["", NEW])

@@ -15,10 +15,11 @@ import pytest
 
 from stepfast import Continue, Done, Job, Stepfast
 from stepfast.database.connection import Transaction
-from stepfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostError
+from stepfast.errors import ConfigurationError, DuplicateIdError, DuplicateKeyError, LeaseLostError
 from stepfast.jobs import keys
 from stepfast.jobs.commit import commit
 from stepfast.jobs.dead_letters import revive
+from stepfast.jobs.debounce import promote_successors
 from stepfast.jobs.keys import forget_expired_keys
 from stepfast.jobs.outcome import Bury
 from tests.support import rows
@@ -545,17 +546,148 @@ def test_keys_are_forgotten_only_after_their_time(app: Stepfast) -> None:
     work = register_work(app)
     work.enqueue(n=1, key="kept", unique_for="1h")
     work.enqueue(n=1, key="over", unique_for="1h")
-    rows.change(app, "UPDATE stepfast_key SET until_at = 1 WHERE id = 'unique:over'")
+    rows.change(app, "UPDATE stepfast_key SET until_at = 1 WHERE id = 'unique:work over'")
 
     with app.transaction() as tx:
         forgotten = forget_expired_keys(tx, 100)
 
     assert forgotten == 1
-    assert [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_key")] == ["unique:kept"]
+    assert [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_key")] == ["unique:work kept"]
+
+
+# Kinds
+
+
+def send(app: Stepfast) -> Job[..., Any]:
+    """Register another kind of job than `work`."""
+    return app.job(name="send")(lambda n=0: n)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"on_duplicate": "reject"},
+        {"on_duplicate": "skip"},
+        {"on_duplicate": "replace"},
+        {"on_duplicate": "merge"},
+        {"on_duplicate": "skip", "unique_for": "1h"},
+        {"on_duplicate": "replace", "unique_per": "1h"},
+    ],
+    ids=repr,
+)
+def test_jobs_of_two_kinds_may_have_the_same_key(app: Stepfast, options: dict[str, Any]) -> None:
+    first = register_work(app).enqueue(n=1, key="order-17", **options)
+
+    second = send(app).enqueue(n=2, key="order-17", **options)
+
+    assert (first.created, second.created) == (True, True)
+    found = rows.query(app, "SELECT kind, payload FROM stepfast_job ORDER BY id")
+    assert [(row["kind"], json.loads(row["payload"])) for row in found] == [
+        ("work", {"n": 1}),
+        ("send", {"n": 2}),
+    ]
+
+
+def test_many_jobs_of_two_kinds_may_have_the_same_keys(app: Stepfast) -> None:
+    calls, wanted = [{"n": n} for n in range(3)], ["a", "b", "c"]
+    register_work(app).enqueue_many(calls, keys=wanted, on_duplicate="skip")
+
+    answers = send(app).enqueue_many(calls, keys=wanted, on_duplicate="skip")
+
+    assert all(it.created for it in answers)
+    assert rows.count(app, "stepfast_job", "kind = 'send'") == 3
+
+
+def test_a_call_replaces_the_job_of_its_own_kind_only(app: Stepfast) -> None:
+    other = send(app)
+    mine, theirs = other.enqueue(n=1, key="k"), register_work(app).enqueue(n=2, key="k")
+
+    replaced = other.enqueue(n=3, key="k", on_duplicate="replace")
+
+    stored = {
+        row["id"]: json.loads(row["payload"])
+        for row in rows.query(app, "SELECT id, payload FROM stepfast_job")
+    }
+    assert (replaced.id, stored) == (mine.id, {mine.id: {"n": 3}, theirs.id: {"n": 2}})
+
+
+def test_a_successor_takes_the_key_of_its_own_kind_only(app: Stepfast) -> None:
+    work, other = register_work(app), send(app)
+    work.enqueue(n=1, key="k")
+    running = take(app)
+    successor = work.enqueue(n=2, key="k", on_duplicate="merge")
+    beside = other.enqueue(n=3, key="k", on_duplicate="merge")
+    replaced = other.enqueue(n=4, key="k", on_duplicate="replace")
+
+    commit_step(app, running, Done())
+    with app.transaction() as tx:
+        assert promote_successors(tx) == 1
+
+    assert (beside.created, replaced.id) == (True, beside.id)
+    assert rows.state(app, successor.id) == "ready"
+
+
+def test_a_dead_letter_is_revived_while_another_kind_has_its_key(app: Stepfast) -> None:
+    dead = register_work(app).enqueue(n=1, key="k")
+    commit_step(app, take(app), Bury("no", "no"))
+    send(app).enqueue(n=2, key="k")
+
+    with app.transaction() as tx:
+        revive(tx, dead.id)
+
+    assert rows.state(app, dead.id) == "ready"
+
+
+@pytest.mark.parametrize("since", ["unfinished", "ended", "pruned"])
+def test_the_id_of_another_kinds_job_is_refused_with_that_kind(app: Stepfast, since: str) -> None:
+    register_work(app).enqueue(n=1, id="order-17")
+    if since != "unfinished":
+        finish(app)
+    if since == "pruned":
+        rows.change(app, "DELETE FROM stepfast_archive")
+
+    with pytest.raises(
+        DuplicateIdError, match=r"'order-17' is that of a job of kind 'work'.*send:order-17"
+    ) as refusal:
+        send(app).enqueue(n=2, id="order-17")
+
+    assert (refusal.value.job_id, refusal.value.kind) == ("order-17", "work")
+    assert rows.count(app, "stepfast_job", "kind = 'send'") == 0
+    assert not register_work(app).enqueue(n=1, id="order-17").created
+
+
+def test_the_id_of_another_kinds_job_that_came_by_plain_sql_is_refused(app: Stepfast) -> None:
+    rows.change(app, "INSERT INTO stepfast_job (id, kind, payload) VALUES ('order-17', 'work', '{}')")
+
+    with pytest.raises(DuplicateIdError):
+        send(app).enqueue(id="order-17")
+
+    assert rows.count(app, "stepfast_key") == 0
+
+
+def test_of_two_kinds_that_want_one_id_at_once_one_gets_it_and_the_others_are_told(
+    another_app: Callable[[], Stepfast],
+) -> None:
+    apps = [another_app() for _ in range(CONTENDERS)]
+    jobs = [make(app) for app, make in zip(apps, [register_work, send] * (CONTENDERS // 2), strict=True)]
+
+    def ask(job: Job[..., Any]) -> tuple[str, bool | str]:
+        try:
+            return job.kind.name, job.enqueue(n=1, id="order-17").created
+        except DuplicateIdError as refusal:
+            return job.kind.name, refusal.kind
+
+    answers = together([partial(ask, job) for job in jobs])
+
+    (stored,) = rows.query(apps[0], "SELECT kind FROM stepfast_job")
+    winner = stored["kind"]
+    half = CONTENDERS // 2
+    assert sorted(str(it) for kind, it in answers if kind == winner) == ["False"] * (half - 1) + ["True"]
+    assert [it for kind, it in answers if kind != winner] == [winner] * half
 
 
 def test_the_longest_key_and_the_longest_id_fit(app: Stepfast) -> None:
-    work = register_work(app)
+    work = app.job(name="w" * 120)(lambda n: n)
 
     by_key = work.enqueue(n=1, key="k" * 128, unique_for="1h")
     by_id = work.enqueue(n=1, id="i" * 120)

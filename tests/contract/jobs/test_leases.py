@@ -495,6 +495,24 @@ def test_a_worker_id_that_does_not_fit_the_view_is_refused(app: Stepfast, worker
         app.acquire(worker_id)
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"worker_id": 7}, "worker_id=7: give a text"),
+        ({"lease": 0}, "lease: it would end before the job is yours"),
+        ({"lease": float("nan")}, "lease: nan is not a duration"),
+        ({"queue": "mail.*"}, r"queue 'mail\.\*'"),
+    ],
+)
+def test_a_lease_by_hand_that_cannot_work_is_refused(
+    app: Stepfast, options: dict[str, Any], sentence: str
+) -> None:
+    register_work(app).enqueue()
+
+    with pytest.raises(ConfigurationError, match=sentence):
+        app.acquire(**{"worker_id": "me", **options})
+
+
 def test_an_unknown_way_to_release_is_refused(app: Stepfast) -> None:
     register_work(app).enqueue()
     held = app.acquire("me")

@@ -16,6 +16,7 @@ from stepfast.admin import jobs as actions
 from stepfast.errors import LeaseLostError
 from stepfast.jobs.commit import commit
 from stepfast.jobs.outcome import Snooze
+from stepfast.jobs.state import TRANSITIONS, JobState
 from stepfast.limits.limit_rows import (
     LOOK_AGAIN,
     LOOK_SOON,
@@ -269,6 +270,7 @@ def test_a_suspect_that_is_held_comes_back_as_a_suspect(app: Stepfast) -> None:
     finish(app, admission, started)
 
     assert rows.state(app, suspect.id) == "suspect"
+    assert JobState.SUSPECT in TRANSITIONS[JobState.HELD]
 
 
 def test_whatever_nobody_freed_is_found_by_the_sweep(app: Stepfast) -> None:
@@ -305,6 +307,7 @@ def test_a_slot_that_is_freed_while_a_job_is_put_aside_is_found_soon(
 
 def test_a_drain_does_not_leave_a_held_job_beside_a_free_slot(app: Stepfast) -> None:
     app.job(name="work", queue="aside", limits=[Concurrency(1)])(work).enqueue_many([{}, {}])
+    rows.add_worker(app, ALICE)  # else the drain takes back what nobody owns
 
     @app.job()
     def end_one_unseen() -> None:

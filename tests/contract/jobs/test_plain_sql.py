@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "howto" / "enqueue-with-plain-sql.md"
 
 
-def shown(database_kind: str) -> str:
+def shown(product: str) -> str:
     """The statement that the page shows for this product."""
-    (block,) = (it for it in blocks(PAGE, "sql") if it.words[1:] == (database_kind,))
+    (block,) = (it for it in blocks(PAGE, "sql") if it.words[1:] == (product,))
     return block.text
 
 
@@ -28,23 +28,23 @@ def send(app: Stepfast, text: str) -> None:
         connection.close()
 
 
-def test_the_insert_of_the_documentation_is_run_by_a_worker(app: Stepfast, database_kind: str) -> None:
+def test_the_insert_of_the_documentation_is_run_by_a_worker(app: Stepfast) -> None:
     sent: list[str] = []
 
     @app.job()
     def send_invoice(order_id: str) -> None:
         sent.append(order_id)
 
-    send(app, shown(database_kind))
+    send(app, shown(app.database.dialect.name))
     drain(app)
 
     assert sent == ["A-17"]
     assert [job.state for job in app.operator.jobs(kind="send_invoice")] == ["done"]
 
 
-def test_the_insert_of_the_documentation_may_be_sent_again(app: Stepfast, database_kind: str) -> None:
-    send(app, shown(database_kind))
-    send(app, shown(database_kind))
+def test_the_insert_of_the_documentation_may_be_sent_again(app: Stepfast) -> None:
+    send(app, shown(app.database.dialect.name))
+    send(app, shown(app.database.dialect.name))
 
     jobs = app.operator.jobs(kind="send_invoice")
 

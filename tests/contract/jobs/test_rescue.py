@@ -9,9 +9,12 @@ import pytest
 
 from stepfast import Continue, Done
 from stepfast.clock import new_fence
-from stepfast.jobs.lease import claim_suspect
+from stepfast.database.database import persist
+from stepfast.errors import LeaseLostError
+from stepfast.jobs.lease import WaitingSuspects, claim_suspect, claim_suspects, waiting_suspects
 from stepfast.jobs.outcome import GiveBack
-from stepfast.jobs.rescue import declare_dead, rescue, this_process
+from stepfast.jobs.rescue import DeathReport, bury, declare_dead, rescue
+from stepfast.process_identity import this_process
 from tests.support import rows
 from tests.support.engine import ALICE, BOB, claim, commit_step, register_work, rescue_all, take
 
@@ -319,6 +322,38 @@ def test_a_process_that_is_gone_from_this_machine_needs_no_waiting(app: Stepfast
     assert dead == 1
 
 
+def test_a_process_that_is_gone_and_whose_guardian_lives_is_left_to_that_for_a_while(app: Stepfast) -> None:
+    """The guardian knows which steps had started. Whoever is faster makes suspects of all of them."""
+    machine, _, _ = this_process().partition("/")
+    if not machine:
+        pytest.skip("this system does not tell which boot it is")
+    rows.add_worker(app, ALICE)
+    gone = f"{machine}/{os.getpid()}/1"
+    rows.change(
+        app, "UPDATE stepfast_worker SET process = :gone, guardian = :me", gone=gone, me=this_process()
+    )
+
+    with app.transaction() as tx:
+        at_first = declare_dead(tx, me=0, trust_clock=False)
+        later = declare_dead(tx, me=0, trust_clock=False, unreported={ALICE})
+
+    assert (at_first, later) == (0, 1)
+
+
+def test_a_report_that_blames_a_job_which_the_worker_did_not_hold_blames_none(app: Stepfast) -> None:
+    job = register_work(app).enqueue()
+    rows.add_worker(app, ALICE)
+    take(app, ALICE)
+
+    with app.transaction() as tx:
+        bury(tx, ALICE, "alice", DeathReport(frozenset({job.id}), guilty="another", timeout=1.0))
+    rescue_all(app)
+
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert (row["state"], row["crashes"]) == ("suspect", 1)
+
+
 def test_a_process_that_runs_on_this_machine_is_not_gone(app: Stepfast) -> None:
     rows.add_worker(app, ALICE)
     rows.change(app, "UPDATE stepfast_worker SET process = :process", process=this_process())
@@ -394,3 +429,171 @@ def test_a_job_that_its_owner_is_committing_is_not_taken_from_it(app: Stepfast) 
     assert rescued.jobs == 1
     assert rows.state(app, committing.job_id) == "done"
     assert rows.state(app, abandoned.job_id) == "suspect"
+
+
+# What a guardian reports.
+
+
+def reported_death(app: Stepfast, leases: list[Lease], owner: int, report: DeathReport | None) -> None:
+    """The process of `owner` ended, and its guardian says so."""
+    del leases
+    persist(app.database, lambda tx: bury(tx, owner, "victim", report))
+    while persist(app.database, lambda tx: rescue(tx, 3)).jobs:
+        pass
+
+
+def board(app: Stepfast, jobs: int) -> tuple[int, list[Lease]]:
+    """A living worker that has claimed so many jobs."""
+    register_work(app).enqueue_many([{"n": n} for n in range(jobs)])
+    owner = rows.add_worker(app, new_fence())
+    return owner, claim(app, owner, limit=jobs)
+
+
+def states(app: Stepfast) -> dict[str, tuple[str, int, int]]:
+    found = rows.query(app, "SELECT id, state, crashes, alone FROM stepfast_job")
+    return {row["id"]: (row["state"], row["crashes"], row["alone"]) for row in found}
+
+
+def test_jobs_whose_steps_had_not_started_are_ready_again_and_the_others_are_suspects(app: Stepfast) -> None:
+    owner, leases = board(app, 5)
+    started = frozenset(it.job_id for it in leases[:2])
+
+    reported_death(app, leases, owner, DeathReport(started))
+
+    found = states(app)
+    assert {found.pop(job_id) for job_id in started} == {("suspect", 0, 0)}
+    assert set(found.values()) == {("ready", 0, 0)}
+    assert rows.count(app, "stepfast_job", "last_error IS NOT NULL") == 2
+
+
+def test_one_step_that_had_started_is_the_culprit_and_runs_alone(app: Stepfast) -> None:
+    owner, leases = board(app, 3)
+
+    reported_death(app, leases, owner, DeathReport(frozenset({leases[0].job_id})))
+
+    found = states(app)
+    assert found.pop(leases[0].job_id) == ("suspect", 1, 1)
+    assert set(found.values()) == {("ready", 0, 0)}
+
+
+def test_steps_that_were_committed_before_the_death_do_not_count_as_started(app: Stepfast) -> None:
+    owner, leases = board(app, 2)
+    commit_step(app, leases[0], Done())
+
+    reported_death(app, leases, owner, DeathReport(frozenset(it.job_id for it in leases)))
+
+    assert states(app) == {leases[1].job_id: ("suspect", 1, 1)}
+
+
+def test_a_step_that_had_run_for_long_runs_alone_at_once(app: Stepfast) -> None:
+    owner, leases = board(app, 2)
+    rows.change(
+        app, "UPDATE stepfast_job SET leased_at = leased_at - 10000000 WHERE id = :id", id=leases[0].job_id
+    )
+
+    reported_death(app, leases, owner, DeathReport(frozenset(it.job_id for it in leases)))
+
+    assert states(app) == {leases[0].job_id: ("suspect", 0, 1), leases[1].job_id: ("suspect", 0, 0)}
+
+
+def test_suspects_that_were_together_when_their_process_died_run_alone_from_then_on(app: Stepfast) -> None:
+    owner, leases = board(app, 3)
+    rows.change(app, "UPDATE stepfast_worker SET suspects_only = 1")
+
+    reported_death(app, leases, owner, DeathReport(frozenset(it.job_id for it in leases[:2])))
+
+    assert sorted(states(app).values()) == [("ready", 0, 0), ("suspect", 0, 1), ("suspect", 0, 1)]
+
+
+def test_the_step_that_a_worker_was_killed_for_has_failed_and_the_others_are_innocent(app: Stepfast) -> None:
+    owner, leases = board(app, 3)
+    guilty = leases[1].job_id
+    retry = {"attempts": 2, "first": 60, "factor": 2.0, "longest": 600}
+    report = DeathReport(frozenset(it.job_id for it in leases), guilty, 1.5, retry)
+
+    reported_death(app, leases, owner, report)
+
+    found = states(app)
+    assert found.pop(guilty) == ("scheduled", 0, 0)
+    assert set(found.values()) == {("ready", 0, 0)}
+    row = rows.live(app, guilty)
+    assert row is not None
+    assert (row["failures"], row["last_error"]) == (1, "StepTimeout: did not finish within 1.5 s")
+
+
+def test_a_step_that_a_worker_was_killed_for_at_its_last_try_is_a_dead_letter(app: Stepfast) -> None:
+    owner, leases = board(app, 1)
+
+    reported_death(app, leases, owner, DeathReport(frozenset(), leases[0].job_id, 1.5, {"attempts": 1}))
+
+    assert states(app) == {}
+    assert rows.query(app, "SELECT state, failures, crashes FROM stepfast_archive") == [
+        {"state": "dead", "failures": 1, "crashes": 0}
+    ]
+
+
+def test_a_report_reaches_a_worker_that_another_one_declared_dead_before(app: Stepfast) -> None:
+    owner, leases = board(app, 2)
+    rows.change(app, "UPDATE stepfast_worker SET alive_until = 1")
+    with app.transaction() as tx:
+        declare_dead(tx, me=0, trust_clock=True)
+
+    reported_death(app, leases, owner, DeathReport(frozenset()))
+
+    assert set(states(app).values()) == {("ready", 0, 0)}
+
+
+def test_without_a_report_all_that_a_dead_worker_held_are_suspects(app: Stepfast) -> None:
+    owner, leases = board(app, 2)
+
+    reported_death(app, leases, owner, None)
+
+    assert set(states(app).values()) == {("suspect", 0, 0)}
+
+
+def test_a_living_worker_is_not_taken_for_dead_because_of_a_report_about_another_one(app: Stepfast) -> None:
+    _, leases = board(app, 2)
+    other = rows.add_worker(app, new_fence())
+
+    reported_death(app, leases, other, DeathReport(frozenset()))
+
+    assert rows.count(app, "stepfast_job", "state = 'leased'") == 2
+
+
+def test_suspects_that_run_alone_are_claimed_apart_from_the_others(app: Stepfast) -> None:
+    register_work(app).enqueue_many([{"n": n} for n in range(5)])
+    rows.change(app, "UPDATE stepfast_job SET state = 'suspect'")
+    (first, *_) = rows.query(app, "SELECT id FROM stepfast_job ORDER BY id")
+    rows.change(app, "UPDATE stepfast_job SET alone = 1 WHERE id = :id", id=first["id"])
+
+    with app.transaction() as tx:
+        waiting = waiting_suspects(tx, [])
+        together = claim_suspects(tx, BOB, [], 3, alone=False)
+        alone = claim_suspects(tx, BOB, [], 3, alone=True)
+        left = waiting_suspects(tx, ["default"])
+
+    assert (waiting, left) == (WaitingSuspects(4, 1), WaitingSuspects(1, 0))
+    assert ([it.job_id for it in alone], len(together)) == ([first["id"]], 3)
+
+
+def test_a_suspect_whose_step_had_not_started_stays_a_suspect(app: Stepfast) -> None:
+    job = register_work(app).enqueue()
+    crash(app)
+    rescue_all(app)
+    owner = rows.add_worker(app, new_fence())
+    with app.transaction() as tx:
+        (lease,) = claim_suspects(tx, owner, [], 1)
+
+    reported_death(app, [lease], owner, DeathReport(frozenset()))
+
+    assert states(app) == {job.id: ("suspect", 1, 1)}
+
+
+def test_a_worker_that_its_guardian_declared_dead_can_commit_nothing(app: Stepfast) -> None:
+    """It only looked dead, or was cut off from its own row: the fence decides."""
+    owner, leases = board(app, 2)
+    reported_death(app, leases, owner, DeathReport(frozenset({leases[0].job_id})))
+
+    for lease in leases:
+        with pytest.raises(LeaseLostError):
+            commit_step(app, lease, Done())

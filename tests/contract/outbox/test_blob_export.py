@@ -15,7 +15,7 @@ from stepfast.testing import drain
 from stepfast.transports.blob import Address, BlobStore
 from stepfast.transports.open import TransportSettings
 from tests.contract.runs.test_watermark import catalogue
-from tests.contract.runs.test_watermark_export import messages
+from tests.contract.runs.test_watermark_export import BY_HAND, COMMAND, messages
 from tests.support.run_facts import begin, run_of
 
 if TYPE_CHECKING:
@@ -41,6 +41,29 @@ def document(azurite: Azurite, address: Address) -> Any:
     with BlobStore(TransportSettings(storage_connection_string=azurite.connection_string)) as store:
         found = store.read(address)
     return None if found is None else json.loads(found.content)
+
+
+@pytest.mark.usefixtures("cable")
+def test_a_blob_that_was_uploaded_by_hand_is_noticed_when_a_run_begins(
+    app: Stepfast, azurite: Azurite, address: Address
+) -> None:
+    """As the documents before did it: `az storage blob upload` of another watermark.json."""
+    catalogue(app, export=str(address))
+    begin(app)
+    drain(app, relay=True)
+    begin(app)
+    drain(app, relay=True)
+    assert app.operator.alerts() == [], "what we wrote ourselves is ours"
+    with BlobStore(TransportSettings(storage_connection_string=azurite.connection_string)) as store:
+        there = store.look(address)
+        assert there is not None
+        store.replace(address, BY_HAND.encode(), there.etag)
+
+    begin(app)
+    drain(app)
+
+    (told,) = app.operator.alerts()
+    assert COMMAND in told.body
 
 
 @pytest.mark.usefixtures("cable")
@@ -93,3 +116,19 @@ def test_two_failures_in_a_row_are_one_try(
     (sent,) = messages(app)
     assert (sent["state"], sent["attempts"]) == ("sent", 1)
     assert document(azurite, address) is not None
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.usefixtures("cable")
+def test_the_doctor_misses_no_queue_of_tasks_where_an_account_is_there_for_blobs(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CLIENT_ID", "STEPFAST_TRANSPORT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def found() -> dict[str, str]:
+        return {it.name: str(it.level) for it in app.operator.doctor() if it.name in {"broker", "blobs"}}
+
+    assert found() == {"blobs": "ok"}
+    monkeypatch.setenv("CLIENT_ID", f"client{new_id()[-12:]}")  # tasks are wanted, and their queue is missing
+    assert found() == {"blobs": "ok", "broker": "warn"}

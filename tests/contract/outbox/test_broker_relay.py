@@ -143,7 +143,9 @@ def test_hints_about_jobs_are_forgotten_when_they_are_sent_and_other_messages_ar
 
 def test_a_hint_that_was_not_sent_waits_or_is_dead(app: Stepfast) -> None:
     stage(app, 3, hints=lambda _: True)
-    (served,) = persist(app.database, lambda tx: take_destinations(tx, due_destinations(tx, 10)))
+    (served,) = persist(
+        app.database, lambda tx: take_destinations(tx, [it.id for it in due_destinations(tx, 10)])
+    )
     batch = persist(app.database, lambda tx: next_messages(tx, served, 10))
     refused = Attempt(1, Failed("too large"), GiveUp("gave up"))
 
@@ -156,7 +158,9 @@ def test_a_hint_that_was_not_sent_waits_or_is_dead(app: Stepfast) -> None:
 @pytest.mark.parametrize("hints", [True, False])
 def test_a_courier_that_was_replaced_records_nothing(app: Stepfast, *, hints: bool) -> None:
     stage(app, 3, hints=lambda _: hints)
-    (served,) = persist(app.database, lambda tx: take_destinations(tx, due_destinations(tx, 10)))
+    (served,) = persist(
+        app.database, lambda tx: take_destinations(tx, [it.id for it in due_destinations(tx, 10)])
+    )
     batch = persist(app.database, lambda tx: next_messages(tx, served, 10))
     rows.change(app, "UPDATE stepfast_destination SET fence = 7")
 

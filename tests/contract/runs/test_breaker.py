@@ -429,7 +429,9 @@ def test_a_database_without_a_free_connection_costs_no_attempt(app: Stepfast) ->
     """Waiting for a connection is no failure of the page. (F54)"""
     shop = reading(app)
     run = begin(app)
-    shop.before = Troubled(app, UnreachableError("too many connections"), timedelta(seconds=30))
+    outage = UnreachableError("too many connections")
+    outage.origin = app.database.origin
+    shop.before = Troubled(app, outage, timedelta(seconds=30))
 
     drain(app, with_scheduled=True)
 

@@ -17,9 +17,8 @@ from stepfast.errors import TransientError
 from stepfast.jobs.outcome import Done
 from stepfast.runs.lifecycle import end_fetching, partition_ended
 from stepfast.runs.page import PageCommit
-from stepfast.runs.partition import end_partition, find_partition
+from stepfast.runs.partition import PartitionState, end_partition, find_partition
 from stepfast.runs.partitioning.partitioners import Fixed
-from stepfast.runs.run import PartitionState
 from stepfast.testing import drain
 from tests.support import rows
 from tests.support.engine import together, wait_until_somebody_waits
@@ -68,12 +67,13 @@ def at_their_ends(
     return shop, run, worker, ends
 
 
-def fail(tx: Transaction, app: Stepfast, run: Run, partition_id: str) -> None:
+def fail(tx: Transaction, app: Stepfast, row_id: str) -> None:
     """As a partition ends whose job has given up."""
-    partition = find_partition(tx, partition_id)
+    partition = find_partition(tx, row_id)
     assert partition is not None
     if end_partition(tx, partition, PartitionState.FAILED, "no answer"):
-        partition_ended(tx, app.feeds.get("catalogue"), run.id, PartitionState.FAILED, seen=partition.seen)
+        failed = partition.moved(state=PartitionState.FAILED)
+        partition_ended(tx, app.feeds.get("catalogue"), failed, "no answer")
 
 
 def alerts(app: Stepfast) -> list[str]:
@@ -135,7 +135,7 @@ def test_the_second_to_end_waits_for_the_first_and_sees_it(
 
     with app.transaction() as tx:
         if first_fails:
-            fail(tx, app, run, first_partition)
+            fail(tx, app, first_partition)
         else:
             for effect in ends[0][1].effects:
                 effect.apply(tx)
@@ -190,6 +190,7 @@ def gated(app: Stepfast, gate: Gate) -> Iterator[None]:
         app.database.close()
 
 
+@pytest.mark.idempotency
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_two_ends_interleaved_at_any_two_statements_begin_one_consolidation(
     app: Stepfast, another_app: Callable[[], Stepfast], *, chaos: bool
@@ -253,7 +254,7 @@ def test_in_every_order_of_late_doubled_and_failing_ends_there_is_one_decision(a
     actions: list[Action] = [
         *(partial(attempt, apply=it.apply) for it in pages),
         *(partial(attempt, apply=it.apply) for it in pages),
-        lambda tx: fail(tx, app, run, first),
+        lambda tx: fail(tx, app, first),
         lambda tx: end_fetching(tx, declared, run.id),
     ]
     orders = 0
@@ -328,9 +329,9 @@ def test_a_failed_partition_skips_the_consolidation_and_says_so_once(app: Stepfa
     _, run, worker, ends = at_their_ends(app)
     first, second = (it["id"] for it in partitions(app, run.id))
 
-    persist(app.database, lambda tx: fail(tx, app, run, first))
+    persist(app.database, lambda tx: fail(tx, app, first))
     assert run_of(app, run.id).state == "fetching"
-    persist(app.database, lambda tx: fail(tx, app, run, second))
+    persist(app.database, lambda tx: fail(tx, app, second))
     for lease, thought in ends:
         worker.commit(lease, thought)
     worker.finish()
@@ -346,13 +347,14 @@ def test_a_failed_partition_skips_the_consolidation_and_says_so_once(app: Stepfa
     check_counters(app, run.id)
 
 
+@pytest.mark.idempotency
 def test_a_failure_that_is_reported_five_times_is_counted_once(app: Stepfast) -> None:
     """(F3, F38)"""
     _, run, _, _ = at_their_ends(app)
     first = partitions(app, run.id)[0]["id"]
 
     for _ in range(5):
-        persist(app.database, lambda tx: fail(tx, app, run, first))
+        persist(app.database, lambda tx: fail(tx, app, first))
 
     assert run_of(app, run.id).failed == 1
     check_counters(app, run.id)
@@ -361,7 +363,7 @@ def test_a_failure_that_is_reported_five_times_is_counted_once(app: Stepfast) ->
 def test_what_a_failed_run_read_is_read_again_by_the_next_one(app: Stepfast) -> None:
     """Its window begins where the last good one ended. (F9, F12, T7)"""
     shop, run, worker, ends = at_their_ends(app)
-    persist(app.database, lambda tx: fail(tx, app, run, partitions(app, run.id)[0]["id"]))
+    persist(app.database, lambda tx: fail(tx, app, partitions(app, run.id)[0]["id"]))
     for lease, thought in ends:
         worker.commit(lease, thought)
     worker.finish()
@@ -416,8 +418,8 @@ def test_the_end_of_fetching_is_noted_once(app: Stepfast) -> None:
 
 
 def test_rows_of_a_partition_count_once_in_the_run(app: Stepfast) -> None:
-    """(F6)"""
-    _, run, worker, ends = at_their_ends(app)
+    """And they are those of all its pages, not of the last one. (F6)"""
+    shop, run, worker, ends = at_their_ends(app)
     lease, thought = ends[0]
     (page,) = thought.effects
     assert isinstance(page, PageCommit)
@@ -428,3 +430,11 @@ def test_rows_of_a_partition_count_once_in_the_run(app: Stepfast) -> None:
         persist(app.database, replace(page, fresh=99).apply)
 
     assert run_of(app, run.id).seen == seen == page.partition.seen + page.fresh
+    for rest in ends[1:]:
+        worker.commit(*rest)
+    read = [it["seen"] for it in partitions(app, run.id)]
+    told = rows.query(app, "SELECT records_processed FROM worker_runs WHERE run_id = :id", id=run.id)
+    assert min(read) > Catalogue.page_size, "else a partition is one page"
+    assert sorted(it["records_processed"] for it in told) == sorted(read)
+    assert run_of(app, run.id).seen == sum(read) >= len(shop.items)
+    check_counters(app, run.id)

@@ -153,6 +153,7 @@ def test_t12_what_arrives_between_reading_and_marking_is_applied(app: Stepfast) 
     assert (done.state, done.applied, done.rounds) == (RunState.COMPLETED, 3, 2)
 
 
+@pytest.mark.idempotency
 def test_an_older_version_never_replaces_a_newer_one_in_the_target(app: Stepfast) -> None:
     """A slow step has read the old version; another run applies the new one before it commits. (F34, T13)"""
     declared = catalogue(app)
@@ -381,6 +382,7 @@ def test_a_stalled_run_that_moves_again_completes(app: Stepfast) -> None:
     assert run_of(app, run).state is RunState.COMPLETED
 
 
+@pytest.mark.idempotency
 def test_a_second_consolidation_of_the_same_run_does_nothing(app: Stepfast) -> None:
     declared = catalogue(app)
     run = fetched(app, declared, items(30))

@@ -10,7 +10,7 @@ import pytest
 from stepfast.runs.feed import Page
 from stepfast.runs.partitioning.dimension import Dimension
 from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
-from stepfast.runs.partitioning.ranges import ITEMS, gap
+from stepfast.runs.partitioning.ranges import ITEMS, Bounds, Range, gap
 from stepfast.testing import crash_at, drain
 from tests.contract.runs.test_plan import span
 from tests.support import rows
@@ -21,7 +21,6 @@ from tests.support.single_threaded_worker import SingleThreadedWorker
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.runs.paging.decision import Cursor
-    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
     from stepfast.runs.window import Window
 
@@ -62,6 +61,43 @@ def test_a_partition_that_outgrew_its_plan_is_divided_and_its_pieces_are_read(ap
     assert after.partitions == before.partitions - 1 + len(pieces)
     assert after.completed == after.partitions
     assert after.estimate == sum(it["estimate"] for it in found if it["state"] != "split")
+    check_complete(app, run.id, shop)
+    assert target(app) == shop.prices()
+
+
+class SizedShop(Shop):
+    """Its items have a size, too."""
+
+    def select(self, part: Range, window: Window) -> list[dict[str, Any]]:
+        everything = super().select(Range(), window)
+        return [it for it in everything if part.contains({"price": it["price"], "size": it["size"]})]
+
+
+def test_a_value_that_a_sample_found_too_dense_is_divided_by_its_own_job(app: Stepfast) -> None:
+    """Planning asks for no more counts than the sample allows; the division asks for its own. (F26)"""
+    shop = SizedShop()
+    for number in range(1_500):
+        shop.put(f"n{number:05}", 7 if number < 1_200 else number % 20, size=number % 100)
+    partitioner = Heatmap(
+        Dimension("price", 0, 20), Dimension("size", 0, 100), target=300, least_rows=100, at_once=4, sample=10
+    )
+    app.feed(Catalogue(shop, partitioner=partitioner, page_size=400))
+    prepare(app)
+    run = begin(app)
+    SingleThreadedWorker(app).until(kind=PAGE)
+
+    planning = [it for it in shop.requests if it[0] == "count"]
+    (dense,) = [it for it in partitions(app, run.id) if it["frontier"] is not None]
+    assert len(planning) <= 10
+    assert dense["estimate"] > 1_100
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', owner = NULL WHERE state = 'leased'")
+    SingleThreadedWorker(app).finish()
+
+    found = partitions(app, run.id)
+    pieces = [it for it in found if it["parent"] == dense["id"]]
+    assert len(pieces) > 2
+    assert gap(span(dense).with_part("size", Bounds(0, 100)), [span(it) for it in pieces]) is None
+    assert run_of(app, run.id).estimate == sum(it["estimate"] for it in found if it["state"] != "split")
     check_complete(app, run.id, shop)
     assert target(app) == shop.prices()
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Sweep
-from stepfast.errors import ConfigurationError, StateError
+from stepfast.errors import ConfigurationError, HeldError, StateError
 from stepfast.testing import drain
 from tests.support import rows
+from tests.support.events import hearing, named
 from tests.support.feeds import Catalogue, Shop, prepare, target
 from tests.support.run_facts import begin, run_of
 
@@ -60,12 +61,16 @@ class Pinned(Catalogue):
 
 
 def pinned(app: Stepfast, shop: Shop, **settings: Any) -> Pinned:
+    make_tables(app)
+    return app.feed(Pinned(shop, **settings))
+
+
+def make_tables(app: Stepfast) -> None:
     prepare(app)
     connection = app.database.connect()
     connection.execute(PINS)
     connection.execute(NOTES)
     connection.close()
-    return app.feed(Pinned(shop, **settings))
 
 
 def notes(app: Stepfast) -> dict[str, int]:
@@ -93,6 +98,76 @@ def test_a_feed_can_refuse_that_a_run_begins(app: Stepfast, monkeypatch: pytest.
     with pytest.raises(StateError, match="not today"):
         begin(app)
     assert rows.count(app, "stepfast_run") == rows.count(app, "stepfast_job") == 0
+
+
+class Waiting(Pinned):
+    """Cannot map before somebody has given it a stamp."""
+
+    stamp: str | None = None
+
+    def started(self, tx: Transaction, run_id: str, /) -> None:
+        super().started(tx, run_id)
+        self._need_stamp()
+
+    def mapping(self, tx: Transaction, run_id: str | None, /) -> Callable[[Any], Row]:
+        self._need_stamp()
+        return super().mapping(tx, run_id)
+
+    def _need_stamp(self) -> None:
+        if self.stamp is None:
+            raise HeldError("the stamp is missing; bring it with: stamps bring")
+
+
+def test_a_run_whose_rows_cannot_be_mapped_yet_is_held_and_goes_on_by_itself(app: Stepfast) -> None:
+    shop = Shop.with_items(30)
+    make_tables(app)
+    feed = app.feed(Waiting(shop, batch=10, chunk=10, shards=2, attempts_consolidation=1))
+    run = begin(app)
+    (told,) = app.operator.alerts()
+    assert (told.title, "stamps bring" in told.body) == ("Run held", True)
+
+    drain(app)
+    for job in rows.query(app, "SELECT id FROM stepfast_job"):  # they look again, and wait again
+        rows.make_due(app, job["id"])
+    drain(app)
+
+    shown = app.runs.show(run.id)
+    assert (shown.run.state, target(app)) == ("applying", {})
+    assert "it is held, and goes on by itself: the stamp is missing; bring it with: stamps bring" in [
+        it.sentence for it in shown.why
+    ]
+    assert {it["failures"] for it in rows.query(app, "SELECT failures FROM stepfast_job")} == {0}
+    assert [it.title for it in app.operator.alerts()] == ["Run held"]
+    assert app.operator.alerts()[0].raised == 1, "once an hour, not once a look"
+
+    feed.stamp = "brought"
+    drain(app, with_scheduled=True)
+
+    done = run_of(app, run.id)
+    assert (done.state, done.reason) == ("completed", None)
+    assert target(app) == shop.prices()
+
+
+def test_a_run_that_is_held_in_the_middle_keeps_what_it_has_written(app: Stepfast) -> None:
+    shop = Shop.with_items(30)
+    make_tables(app)
+    feed = app.feed(Waiting(shop, batch=10, chunk=10, shards=1))
+    feed.stamp = "there"
+    run = begin(app)
+    while not target(app):
+        drain(app, limit=1)
+    feed.stamp = None
+    with hearing() as heard:
+        drain(app)
+
+    assert 0 < len(target(app)) < 30
+    assert [it["note"] for it in named(heard, "run.held")] == [
+        "the stamp is missing; bring it with: stamps bring"
+    ]
+    feed.stamp = "there"
+    drain(app, with_scheduled=True)
+    assert run_of(app, run.id).state == "completed"
+    assert target(app) == shop.prices()
 
 
 def test_rows_that_are_tried_again_are_mapped_without_a_run(app: Stepfast) -> None:

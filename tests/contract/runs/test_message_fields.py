@@ -102,6 +102,16 @@ def test_a_range_of_prices_has_its_own_fields_and_any_other_stands_in_range(
     assert {name: found[name] for name in ("minPrice", "maxPrice", "range") if name in found} == fields
 
 
+def test_the_feed_says_which_dimension_is_the_price(app: Stepfast) -> None:
+    brokered(app, partitioner=Fixed([Range.of(dollars=Bounds(0, 250))]), price_dimension="dollars")
+
+    planned(app)
+
+    (found,) = staged(app)
+    assert (found["minPrice"], found["maxPrice"]) == (0, 250)
+    assert found["range"] == {"dollars": BOTH | {"from": 0, "to": 250}}, "which price it is, is told as well"
+
+
 @pytest.mark.parametrize("total", [None, 0, 1_000_000, "many"])
 def test_the_number_of_records_informs_and_decides_nothing(app: Stepfast, total: object) -> None:
     brokered(app)
@@ -112,6 +122,7 @@ def test_the_number_of_records_informs_and_decides_nothing(app: Stepfast, total:
     assert (taken, skipped) == ([partitions(app, run.id)[0]["job_id"]], [])
 
 
+@pytest.mark.idempotency
 def test_a_message_for_another_row_than_the_next_is_acknowledged_skipped_and_told(app: Stepfast) -> None:
     brokered(app)
     run = planned(app)
@@ -120,9 +131,13 @@ def test_a_message_for_another_row_than_the_next_is_acknowledged_skipped_and_tol
     taken, skipped = heard(app, message(run.id, offset=0), message(run.id, offset=60))
 
     assert taken == []
-    assert sorted(skipped) == [f"it is for row {n}, the partition goes on at 30" for n in (0, 60)]
+    assert sorted(skipped) == [
+        f"Offset mismatch, skipping duplicate: it is for row {n}, the partition goes on at 30"
+        for n in (0, 60)
+    ]
 
 
+@pytest.mark.idempotency
 def test_a_message_for_a_partition_that_has_ended_counts_nothing(app: Stepfast) -> None:
     shop = brokered(app)
     run = planned(app)
@@ -166,7 +181,7 @@ def test_a_consolidation_of_an_unknown_run_is_put_aside_with_the_reason(app: Ste
 def test_a_queue_is_replaced_by_another_in_the_middle_of_a_run(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    """The old queue holds only hints: it need not be emptied, and nothing is lost with it."""
+    """The old queue holds only hints: it need not be emptied, and nothing is lost with it. (F49)"""
     shop = brokered(app, head_start=SHORT)
     run = app.runs.start("catalogue")
     with app.worker(concurrency=2, poll_interval="20ms"):

@@ -260,6 +260,7 @@ def test_a_cancelled_run_that_is_resumed_is_announced_again(app: Stepfast) -> No
 
 
 def test_the_end_of_a_partition_is_told_only_where_somebody_wants_it(app: Stepfast) -> None:
+    """A message that nobody reads would end among the dead letters; this one vanishes after an hour. (F43)"""
     shop = brokered(app, transport=Broker(f"memory://{new_id()}", work_done="done", head_start=PATIENT))
     run = failing_run(app, shop)
 

@@ -79,6 +79,43 @@ def test_a_row_that_cannot_be_kept_as_it_is_goes_to_quarantine_and_the_others_go
     check_counters(app, run.id)
 
 
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (object(), "<object object at"),
+        ({"deep": [10**5_000]}, "(a whole number of 16,610 bits)"),
+        ({("a", 1): 2}, "['a', 1]"),
+    ],
+    ids=["object", "number", "name"],
+)
+def test_a_row_that_has_no_form_in_json_goes_to_quarantine_and_the_others_go_on(
+    app: Stepfast, value: Any, kept: str
+) -> None:
+    run = read(app, lambda it: it | {"note": value})
+
+    assert (run.state, run.rejected, len(target(app))) == (RunState.COMPLETED, 1, 24)
+    entry = the_entry(app)
+    assert (entry["stage"], entry["code"]) == ("identify", "not storable")
+    assert "the row holds a value that has no form in JSON" in entry["message"]
+    assert json.loads(entry["payload"])["price"] == 120
+    assert kept in entry["payload"]
+    check_counters(app, run.id)
+
+
+def test_null_in_place_of_a_row_goes_to_quarantine_and_is_counted_once(app: Stepfast) -> None:
+    run = read(app, lambda _: None)
+
+    assert (run.state, run.rejected, len(target(app))) == (RunState.COMPLETED, 1, 24)
+    entry = the_entry(app)
+    assert (entry["stage"], entry["code"], entry["payload"]) == ("identify", "no identity", "null")
+    assert entry["message"] == "the source gave null in place of a row"
+    check_counters(app, run.id)
+
+    app.operator.quarantine.replay()
+    drain(app)
+    assert (the_entry(app)["state"], len(target(app))) == ("open", 24)
+
+
 def test_what_was_altered_to_be_kept_is_never_applied_by_a_replay(app: Stepfast) -> None:
     run = read(app, lambda it: it | {"weight": float("nan")})
     before = the_entry(app)

@@ -107,6 +107,7 @@ def test_a_page_without_its_continuation_cannot_be(app: Stepfast, point: str, nt
     assert target(app) == shop.prices()
 
 
+@pytest.mark.idempotency
 @pytest.mark.parametrize(
     "point", ["after update stepfast_run set completed", "before commit", "after commit"]
 )
@@ -172,6 +173,7 @@ def test_the_page_of_an_owner_who_was_replaced_is_refused_whole(app: Stepfast) -
     assert {it["worker_id"] for it in before["page"]} == {"zombie", "successor"}
 
 
+@pytest.mark.idempotency
 def test_a_page_that_two_jobs_have_read_is_written_once(app: Stepfast) -> None:
     """Without any fence between them: the request's own number decides. (F4, T2)"""
     shop = reading(app, partitioner=ONE)
@@ -195,6 +197,7 @@ def test_a_page_that_two_jobs_have_read_is_written_once(app: Stepfast) -> None:
     check_complete(app, run.id, shop)
 
 
+@pytest.mark.idempotency
 def test_an_answer_that_comes_after_a_restart_changes_nothing(app: Stepfast) -> None:
     """(F20, F38)"""
     reading(app, partitioner=ONE)
@@ -218,6 +221,7 @@ def test_an_answer_that_comes_after_a_restart_changes_nothing(app: Stepfast) -> 
 # Deliveries
 
 
+@pytest.mark.idempotency
 @pytest.mark.parametrize("when", ["running", "done", "completed"])
 def test_a_delivery_that_comes_again_ends_nothing(app: Stepfast, when: str) -> None:
     """Neither the partition nor the run, whenever it comes. (F2, F3, T2)"""
@@ -244,6 +248,7 @@ def test_a_delivery_that_comes_again_ends_nothing(app: Stepfast, when: str) -> N
     assert target(app) == shop.prices()
 
 
+@pytest.mark.idempotency
 @pytest.mark.parametrize("seed", range(2))
 def test_messages_may_come_twice_in_any_order_and_between_any_others(app: Stepfast, seed: int) -> None:
     """Three workers, each step read by one and committed when chance says so. (T2, F2, F3, F4)"""
@@ -303,6 +308,28 @@ def test_the_ledger_says_who_read_each_page(app: Stepfast, another_app: Callable
     assert all(it["milliseconds"] >= 0 and it["at"] > 0 for it in found)
 
 
+def test_a_partition_names_the_worker_that_read_it_last(
+    app: Stepfast, another_app: Callable[[], Stepfast]
+) -> None:
+    """Not the first one for all its pages: in the row, in the view of the documents and in the list. (F55)"""
+    shop = reading(app, partitioner=ONE)
+    run = begin(app)
+    elsewhere = another_app()
+    elsewhere.feed(Catalogue(shop, partitioner=ONE))
+    workers = [SingleThreadedWorker(app, "alice"), SingleThreadedWorker(elsewhere, "bob")]
+    workers[0].step()
+
+    for turn in range(4):
+        worker = workers[turn % 2]
+        lease = taken(worker)
+        worker.commit(lease, worker.run_handler(lease))
+
+        (row,) = partitions(app, run.id)
+        (shown,) = rows.query(app, "SELECT worker_id FROM worker_runs WHERE run_id = :id", id=run.id)
+        (listed,) = app.runs.partitions(run.id)
+        assert row["worker_id"] == shown["worker_id"] == listed.worker_id == worker.name
+
+
 def test_tries_are_kept_when_a_partition_is_read_again(app: Stepfast) -> None:
     """The key of the ledger includes the epoch, so earlier entries stay. (F46, F6)"""
     shop = reading(app, partitioner=ONE)
@@ -317,7 +344,7 @@ def test_tries_are_kept_when_a_partition_is_read_again(app: Stepfast) -> None:
         app,
         "INSERT INTO stepfast_job (id, kind, payload) VALUES ('second', :kind, :payload)",
         kind=PAGE,
-        payload=json.dumps({"partition_id": part["id"], "epoch": 1}),
+        payload=json.dumps({"row_id": part["id"], "epoch": 1}),
     )
 
     worker.finish()
@@ -336,19 +363,17 @@ def test_a_page_of_a_partition_that_does_not_exist_is_a_dead_letter_with_its_rea
         app,
         "INSERT INTO stepfast_job (id, kind, payload) VALUES ('lost', :kind, :payload)",
         kind=PAGE,
-        payload='{"partition_id": "nowhere", "epoch": 0}',
+        payload='{"row_id": "nowhere", "epoch": 0}',
     )
     SingleThreadedWorker(app).finish()
 
     ended = rows.ended(app, "lost")
     assert ended is not None
     assert ended["state"] == "dead"
-    assert "there is no partition nowhere" in ended["last_error"]
+    assert "there is no partition in row nowhere" in ended["last_error"]
 
 
-@pytest.mark.parametrize(
-    "payload", ['{"partition_id": "p"}', '{"partition_id": "p", "epoch": "x"}', '{"page": 1}']
-)
+@pytest.mark.parametrize("payload", ['{"row_id": "p"}', '{"row_id": "p", "epoch": "x"}', '{"page": 1}'])
 def test_a_message_of_another_version_is_a_dead_letter_with_its_reason(app: Stepfast, payload: str) -> None:
     """A field that is missing is not a page that was read. (F48)"""
     reading(app)
@@ -443,14 +468,17 @@ def test_a_page_that_never_comes_is_given_up_at_its_deadline_and_asked_for_again
 
 
 def test_a_partition_is_a_chain_of_short_steps_with_one_request_each(app: Stepfast) -> None:
-    """(F7, F23)"""
+    """One job reads all pages of a partition: nobody has to find out that its next page has no job. (F7, F23)"""
     shop = reading(app)
     run = begin(app)
 
     report = drain(app, concurrency=4)
 
-    assert len(report.of(PAGE).runs) == len(shop.requests) == len(pages(app, run.id))
-    assert app.kinds.get(PAGE).timeout == timedelta(minutes=2)
+    steps = report.of(PAGE).runs
+    assert len(steps) == len(shop.requests) == len(pages(app, run.id))
+    assert {it.job_id for it in steps} == {it["job_id"] for it in partitions(app, run.id)}
+    assert {it["epoch"] for it in partitions(app, run.id)} == {0}
+    assert app.kinds.get(PAGE).timeout == timedelta(seconds=55)
     check_complete(app, run.id, shop)
 
 

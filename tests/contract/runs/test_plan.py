@@ -185,6 +185,7 @@ def test_a_plan_that_somebody_restarted_is_not_written(app: Stepfast, partitione
     assert (found.state, found.frontier) == ("planning", None)
 
 
+@pytest.mark.idempotency
 def test_a_plan_that_comes_twice_writes_its_partitions_once(app: Stepfast) -> None:
     """(F2, T2)"""
     shop = reading(app)

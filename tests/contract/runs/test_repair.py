@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from stepfast.runs.window import Window
 
 FIRST, SECOND = (it.name for it in price_ranges(250, 500, 750)[:2])
+ALL_FOUR = tuple(f"partition-{number}" for number in range(4))
 
 
 # Retry
@@ -58,7 +59,7 @@ def test_a_retry_goes_on_where_the_partition_stopped(app: Stepfast) -> None:
 
     done = app.runs.retry(run.id)
 
-    assert (done.run.state, done.was, done.partitions) == ("fetching", "failed", (1,))
+    assert (done.run.state, done.was, done.partitions) == ("fetching", "failed", ("partition-1",))
     assert partition(app, run.id, 1)["epoch"] == 1
     work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
@@ -115,12 +116,12 @@ def test_only_the_partitions_that_are_named_are_read_again(app: Stepfast) -> Non
     run = failed_run(app, shop, FIRST, SECOND)
     assert run.failed == 2
 
-    assert app.runs.retry(run.id, ["partition-1"]).partitions == (1,)
+    assert app.runs.retry(run.id, ["partition-1"]).partitions == ("partition-1",)
     work_until_idle(app)
 
     assert run_row(app, run.id).state == "failed"
     check_counters(app, run.id)
-    assert app.runs.retry(run.id, [FIRST]).partitions == (0,)
+    assert app.runs.retry(run.id, [FIRST]).partitions == ("partition-0",)
     work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
@@ -189,7 +190,7 @@ def test_what_could_not_be_verified_is_read_anew(app: Stepfast) -> None:
         app.runs.retry(run.id, [0])
 
     feed.boasts = 0
-    assert app.runs.retry(run.id, from_start=True).partitions == (0, 1)
+    assert app.runs.retry(run.id, from_start=True).partitions == ("partition-0", "partition-1")
 
     assert rows.count(app, "stepfast_debt", "state = 'open'") == 0
     check_counters(app, run.id)
@@ -332,7 +333,7 @@ def test_a_cancel_does_not_overlook_partitions_that_are_just_being_written(
             engine.wait_until_somebody_waits(app)
         done = cancelling.result(rows.PATIENCE)
 
-    assert done.partitions == (0, 1, 2, 3)
+    assert done.partitions == ALL_FOUR
     assert {row["state"] for row in partitions(app, run.id)} == {"cancelled"}
     assert rows.count(app, "stepfast_job") == 0
 
@@ -427,7 +428,7 @@ def test_a_failed_partition_withholds_consolidation_until_it_is_forced(app: Step
     done = app.runs.consolidate(run.id, force=True)
     work_until_idle(app)
 
-    assert (done.partitions, done.debts) == ((1,), 1)
+    assert (done.partitions, done.debts) == (("partition-1",), 1)
     forced = run_row(app, run.id)
     assert (forced.state, forced.completed_at, forced.watermark_after) == ("published_partial", None, None)
     assert forced.ended_at is not None
@@ -504,7 +505,7 @@ def test_a_cancelled_run_leaves_nothing_that_works_for_it(app: Stepfast) -> None
 
     done = app.runs.by("alice", reason="wrong account").cancel(run.id)
 
-    assert (done.was, done.partitions) == ("fetching", (0, 1, 2, 3))
+    assert (done.was, done.partitions) == ("fetching", ALL_FOUR)
     assert rows.count(app, "stepfast_job") == 0
     ended = run_row(app, run.id)
     assert (ended.state, ended.reason) == ("cancelled", "Cancelled: wrong account")
@@ -597,7 +598,7 @@ def test_a_cancelled_run_is_retried_as_a_whole(app: Stepfast) -> None:
     with pytest.raises(StateError, match=r"is cancelled: all of it goes on, or nothing; .* runs resume"):
         app.runs.retry(run.id, [2])
 
-    assert app.runs.retry(run.id).partitions == (0, 1, 2, 3)
+    assert app.runs.retry(run.id).partitions == ALL_FOUR
 
     work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
@@ -620,7 +621,7 @@ def test_a_stalled_run_goes_on_with_other_jobs_for_those_it_has_lost(app: Stepfa
 
     done = app.runs.resume(run.id)
 
-    assert (done.run.state, done.was, done.partitions) == ("fetching", "stalled", (2,))
+    assert (done.run.state, done.was, done.partitions) == ("fetching", "stalled", ("partition-2",))
     work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
@@ -642,6 +643,204 @@ def test_a_stalled_run_that_has_lost_its_only_job_gets_another(app: Stepfast, at
     work_until_idle(app)
     assert run_row(app, run.id).state == "completed"
     assert target(app) == shop.prices()
+
+
+def lose_job(app: Stepfast, run_id: str, number: int) -> None:
+    """As after a restored backup: the job of a partition is gone."""
+    job_id = partition(app, run_id, number)["job_id"]
+    assert rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=job_id) == 1
+
+
+def fetching(app: Stepfast, steps: int = 6) -> str:
+    """A run that is being read; no worker is alive."""
+    run = app.runs.start("catalogue")
+    run_steps(app, steps)
+    assert run_row(app, run.id).state == "fetching"
+    return run.id
+
+
+def completes(app: Stepfast, shop: Shop, run_id: str) -> None:
+    work_until_idle(app)
+    assert run_row(app, run_id).state == "completed"
+    assert target(app) == shop.prices()
+    check_counters(app, run_id)
+
+
+@pytest.mark.parametrize("name", ["2", "partition-2", "the id of its row"])
+def test_a_partition_whose_job_is_gone_is_retried_by_hand(app: Stepfast, name: str) -> None:
+    """`partitions list --stuck` names it, and no worker is alive that would repair it."""
+    shop = catalogue(app)
+    run_id = fetching(app, steps=10)
+    lose_job(app, run_id, 2)
+    before = partition(app, run_id, 2)
+    assert before["seen"] > 0
+
+    done = app.runs.retry(run_id, [before["id"] if " " in name else name])
+
+    assert (done.run.state, done.partitions) == ("fetching", ("partition-2",))
+    now = partition(app, run_id, 2)
+    assert (now["epoch"], now["seen"], now["next_offset"]) == (1, before["seen"], before["next_offset"])
+    assert rows.state(app, now["job_id"]) == "ready"
+    assert app.runs.partitions(run_id, stuck=True) == []
+    completes(app, shop, run_id)
+
+
+def test_a_retry_without_a_name_takes_all_partitions_that_lost_their_job(app: Stepfast) -> None:
+    shop = catalogue(app)
+    run_id = fetching(app)
+    with pytest.raises(StateError, match="no partition of it failed, and none has lost its job"):
+        app.runs.retry(run_id)
+    lose_job(app, run_id, 1)
+    lose_job(app, run_id, 3)
+
+    assert app.runs.retry(run_id).partitions == ("partition-1", "partition-3")
+
+    completes(app, shop, run_id)
+
+
+def test_the_dead_job_of_an_open_partition_is_answered_by_a_retry(app: Stepfast) -> None:
+    """The job gave up, and no worker has noticed: the partition goes on, and its dead letter waits for nobody."""
+    shop = catalogue(app)
+    shop.before = broken_at(("page", SECOND, 10))
+    run_id = app.runs.start("catalogue").id
+    job_id = ""
+    while rows.state(app, job_id) != "dead":
+        run_steps(app, 1)
+        job_id = str(next((it["job_id"] for it in partitions(app, run_id) if it["number"] == 1), ""))
+    shop.before = lambda *_: None
+    assert partition(app, run_id, 1)["state"] == "running"
+
+    app.runs.retry(run_id, [1])
+
+    assert rows.state(app, job_id) == "cancelled"
+    completes(app, shop, run_id)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_open_partition_is_begun_anew(app: Stepfast, lost: bool) -> None:  # noqa: FBT001
+    """Its progress is wrong, and its job is gone or at work: a late page of that job changes nothing. (F20)"""
+    shop = catalogue(app)
+    run_id = fetching(app, steps=10)
+    old = partition(app, run_id, 2)
+    assert old["seen"] > 0
+    late = page_of(app, old)
+    if lost:
+        lose_job(app, run_id, 2)
+
+    done = app.runs.retry(run_id, ["partition-2"], from_start=True)
+
+    assert done.partitions == ("partition-2",)
+    now = partition(app, run_id, 2)
+    assert (now["state"], now["paging"], now["next_offset"], now["seen"], now["epoch"]) == (
+        "ready",
+        None,
+        0,
+        0,
+        1,
+    )
+    assert rows.count(app, "stepfast_seen", f"partition_id = '{old['id']}'") == 0
+    assert rows.state(app, old["job_id"]) == (None if lost else "cancelled")
+    with pytest.raises(TransientError, match=r"partition-2 \(price 500..750\) was moved on"):
+        commit(app, late)
+    completes(app, shop, run_id)
+
+
+def test_a_partition_that_a_silent_worker_holds_is_read_by_another_job(app: Stepfast) -> None:
+    shop = catalogue(app)
+    run_id = fetching(app)
+    old = str(partition(app, run_id, 2)["job_id"])
+    rows.add_worker(app, engine.BOB, worker_id="bob", alive_for=-1)
+    rows.change(
+        app,
+        "UPDATE stepfast_job SET state = 'leased', owner = :owner, fence = :owner WHERE id = :id",
+        id=old,
+        owner=engine.BOB,
+    )
+
+    assert app.runs.retry(run_id, [2]).partitions == ("partition-2",)
+
+    assert partition(app, run_id, 2)["job_id"] != old
+    engine.rescue_all(app)
+    completes(app, shop, run_id)
+
+
+def test_a_partition_that_is_read_is_left_alone_and_the_refusal_says_by_whom(app: Stepfast) -> None:
+    catalogue(app)
+    run_id = fetching(app)
+    jobs = [str(it["job_id"]) for it in partitions(app, run_id)]
+    rows.add_worker(app, engine.ALICE, worker_id="alice")
+    rows.change(
+        app,
+        "UPDATE stepfast_job SET state = 'leased', owner = :owner, fence = :owner WHERE id = :id",
+        id=jobs[1],
+        owner=engine.ALICE,
+    )
+    rows.change(app, "UPDATE stepfast_job SET state = 'scheduled' WHERE id = :id", id=jobs[2])
+    before = partitions(app, run_id)
+
+    for number, told in {
+        0: f"its job {jobs[0]} waits for a worker",
+        1: rf"worker alice reads it \(job {jobs[1]}\)",
+        2: f"its job {jobs[2]} is tried again at 20",
+    }.items():
+        with pytest.raises(StateError, match=rf"partition-{number} \(.*\) is running: {told}.* --from-start"):
+            app.runs.retry(run_id, [number])
+
+    assert partitions(app, run_id) == before
+    assert [rows.state(app, job) for job in jobs] == ["ready", "leased", "scheduled", "ready"]
+
+
+def test_an_active_run_that_lost_jobs_of_partitions_is_resumed(app: Stepfast) -> None:
+    """As docs/howto/operate-runs.md says: it need not have stalled."""
+    shop = catalogue(app)
+    run_id = fetching(app)
+    lose_job(app, run_id, 0)
+    lose_job(app, run_id, 2)
+
+    done = app.runs.resume(run_id)
+
+    assert (done.run.state, done.was) == ("fetching", "fetching")
+    assert done.partitions == ("partition-0", "partition-2")
+    completes(app, shop, run_id)
+
+
+@pytest.mark.parametrize("at", ["planning", "applying", "sweeping"])
+def test_an_active_run_that_lost_its_only_job_is_resumed(app: Stepfast, at: str) -> None:
+    shop = catalogue(app, sweep=Sweep())
+    run = app.runs.start("catalogue")
+    while run_row(app, run.id).state != at:
+        run_steps(app, 1)
+    rows.change(app, "DELETE FROM stepfast_job")
+
+    assert app.runs.resume(run.id).run.state == at
+
+    completes(app, shop, run.id)
+
+
+def test_a_consolidation_that_lost_some_of_its_shards_is_resumed(app: Stepfast) -> None:
+    shop = catalogue(app, batch=10, chunk=10)
+    run = app.runs.start("catalogue")
+    while rows.count(app, "stepfast_job", f"id LIKE '{run.id}.%'") < 2:
+        run_steps(app, 1)
+    rows.change(app, "DELETE FROM stepfast_job WHERE id LIKE :shard", shard=f"{run.id}.%.0")
+
+    assert app.runs.resume(run.id).run.state == "applying"
+
+    completes(app, shop, run.id)
+
+
+@pytest.mark.parametrize("at", ["planning", "fetching", "applying"])
+def test_an_active_run_that_lacks_no_job_is_not_resumed(app: Stepfast, at: str) -> None:
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    while run_row(app, run.id).state != at:
+        run_steps(app, 1)
+    before = rows.query(app, "SELECT id FROM stepfast_job ORDER BY id")
+
+    with pytest.raises(StateError, match=rf"is {at}: it has all its jobs, .* stepfast runs show {run.id}"):
+        app.runs.resume(run.id)
+
+    assert rows.query(app, "SELECT id FROM stepfast_job ORDER BY id") == before
 
 
 def test_a_stalled_run_may_be_retried_or_cancelled_as_well(app: Stepfast) -> None:
@@ -672,9 +871,11 @@ def test_the_end_of_a_failed_run_is_reported_once(app: Stepfast) -> None:
     with hearing() as told:
         run = failed_run(app, shop, *names)
 
-    failed = [str(it["id"]) for it in partitions(app, run.id) if it["state"] == "failed"]
-    assert sorted(str(it["partition_id"]) for it in named(told, "partition.failed")) == sorted(failed)
-    assert named(told, "run.failed") == [{"feed": "catalogue", "run_id": run.id, "state": "failed"}]
+    assert sorted(str(it["partition_id"]) for it in named(told, "partition.failed")) == [
+        "partition-0",
+        "partition-1",
+    ]
+    assert [it["run_id"] for it in named(told, "run.failed")] == [run.id]
 
 
 def test_given_up_debts_are_not_promised_to_the_next_run(app: Stepfast) -> None:
@@ -807,7 +1008,7 @@ def test_every_refusal_says_the_state_and_what_to_do(app: Stepfast) -> None:
     shop = catalogue(app)
     run = app.runs.start("catalogue")
     for act in (app.runs.consolidate, app.runs.resume, app.runs.retry):
-        with pytest.raises(StateError, match=f"run {run.id} is planning: .* stepfast runs watch {run.id}"):
+        with pytest.raises(StateError, match=f"run {run.id} is planning: .* stepfast runs show {run.id}"):
             act(run.id)
     work_until_idle(app)
     for act in (app.runs.consolidate, app.runs.resume, app.runs.retry):

@@ -93,11 +93,12 @@ def test_a_worker_listens_only_where_it_may_take_what_it_hears_of(
     brokered(app)
     worker = app.worker(queues=queues)
 
-    found = broker_listeners(app.database, app.feeds, worker.settings, worker._claimer)
+    found = broker_listeners(app.database, app.feeds, worker.settings, worker._claimer, worker._vital)
 
     assert [it._queues for it in found] == ([[CONSOLIDATE, WORK_ITEMS]] if listens else [])
 
 
+@pytest.mark.idempotency
 def test_messages_that_come_twice_late_and_out_of_order_change_nothing(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +285,10 @@ def test_consolidate_with_force_publishes_a_run_that_failed(app: Stepfast) -> No
         put(app, {"type": "CONSOLIDATE", "runId": run.id, "traceId": "t", "force": False}, queue=CONSOLIDATE)
         rows.eventually(lambda: not there(app, CONSOLIDATE))
         assert run_row(app, run.id).state is RunState.FAILED
-        put(app, {"type": "CONSOLIDATE", "runId": run.id, "traceId": "t", "force": True}, queue=CONSOLIDATE)
+        forced = {"type": "CONSOLIDATE", "runId": run.id, "traceId": "t", "force": True}
+        put(
+            app, json.dumps(json.dumps(forced)), queue=CONSOLIDATE
+        )  # as the SDK for JavaScript writes a string
         rows.eventually(lambda: run_row(app, run.id).state is RunState.PUBLISHED_PARTIAL)
 
     assert 0 < len(target(app)) < len(shop.items)
@@ -304,3 +308,15 @@ def test_our_own_message_of_a_forced_run_forces_nothing_when_it_comes_late(app: 
         rows.eventually(lambda: not there(app, CONSOLIDATE))
 
     assert run_row(app, run.id).state is RunState.FAILED
+
+
+def test_how_full_its_queues_are_is_told_while_metrics_are_shown(app: Stepfast) -> None:
+    brokered(app)
+    put(app, *[f"no JSON {n}" for n in range(3)], queue=WORK_ITEMS)
+    with hearing() as told, app.worker():
+        found = rows.eventually(lambda: named(told, "broker.measured")[1:2])
+
+    assert found
+    measured = {str(it["queue"]): it for it in named(told, "broker.measured")}
+    assert set(measured) == {WORK_ITEMS, CONSOLIDATE}
+    assert all(isinstance(it["ready"], int) and isinstance(it["dead"], int) for it in measured.values())

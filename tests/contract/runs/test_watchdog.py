@@ -190,7 +190,7 @@ def test_a_partition_whose_job_lives_is_left_alone(app: Stepfast) -> None:
     acts = [
         persist(
             app.database,
-            partial(mending.repair_partition, declared=app.feeds.get("catalogue"), partition_id=it["id"]),
+            partial(mending.repair_partition, declared=app.feeds.get("catalogue"), row_id=it["id"]),
         )
         for it in before
     ]

@@ -134,6 +134,7 @@ def test_a_capped_run_never_moves_the_watermark(app: Stepfast) -> None:
     assert feed_row(app).watermark is None
 
 
+@pytest.mark.idempotency
 def test_an_older_run_that_ends_last_does_not_take_the_watermark_back(app: Stepfast) -> None:
     """(F11)"""
     catalogue(app)

@@ -17,6 +17,7 @@ from stepfast.runs.window import Window
 from stepfast.testing import drain
 from tests.contract.runs.test_watermark import catalogue, made_run, synced
 from tests.support import rows
+from tests.support.events import hearing, named
 from tests.support.feeds import Catalogue, Shop
 from tests.support.run_facts import begin, run_of
 
@@ -130,6 +131,77 @@ def test_a_watermark_that_was_set_back_is_exported_too(app: Stepfast, path: Path
     assert read(path)["lastRunId"] == run.id
 
 
+BY_HAND = '{"lastUpdatedAt":"2024-01-16T02:00:00Z","lastRunId":"abc123","lastRunCompletedAt":"2024-01-16T02:15:00Z"}'
+COMMAND = 'stepfast watermark set catalogue --to 2024-01-16T02:00:00Z --reason "…"'
+
+
+def test_a_document_that_was_edited_by_hand_is_noticed_when_a_run_begins(app: Stepfast, path: Path) -> None:
+    """Fix Watermark Desync, as it was done before: the command that works is named."""
+    catalogue(app, export=path.as_uri())
+    synced(app)
+    drain(app, relay=True)
+    assert [it.title for it in app.operator.alerts()] == []
+    path.write_text(BY_HAND)
+
+    with hearing() as heard:
+        run = begin(app)
+        drain(app)
+
+    (told,) = app.operator.alerts()
+    assert (told.title, COMMAND in told.body) == ("Watermark document edited", True)
+    (event,) = named(heard, "watermark.edited")
+    assert (event["feed"], event["run_id"]) == ("catalogue", run.id)
+    assert run_of(app, run.id).window_from is not None, "the document decides nothing"
+    assert "abc123" not in told.body, "of what others write, only the instant is repeated"
+
+
+def test_a_document_that_was_edited_is_noticed(app: Stepfast) -> None:
+    """In a folder of its own, for the list of mutations."""
+    with TemporaryDirectory() as folder:
+        test_a_document_that_was_edited_by_hand_is_noticed_when_a_run_begins(
+            app, Path(folder) / "watermark.json"
+        )
+
+
+def test_a_document_that_was_edited_during_a_run_is_noticed_when_it_is_replaced(
+    app: Stepfast, path: Path
+) -> None:
+    catalogue(app, export=path.as_uri())
+    synced(app)
+    drain(app, relay=True)
+    moved(app, datetime.now(UTC))
+    path.write_text(BY_HAND)
+
+    drain(app, relay=True)
+
+    assert COMMAND in app.operator.alerts()[0].body
+    assert read(path)["lastUpdatedAt"] != "2024-01-16T02:00:00Z"
+
+
+def test_a_document_that_names_the_watermark_that_is_set_worries_nobody(app: Stepfast, path: Path) -> None:
+    catalogue(app, export=path.as_uri())
+    synced(app)
+    drain(app, relay=True)
+    path.write_text(json.dumps({"lastUpdatedAt": read(path)["lastUpdatedAt"]}))
+
+    begin(app)
+    drain(app)
+
+    assert app.operator.alerts() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"lastUpdatedAt": 7}', '{"lastUpdatedAt": "2024-01-16"}'])
+def test_a_document_that_makes_no_sense_is_told_as_well(app: Stepfast, path: Path, text: str) -> None:
+    catalogue(app, export=path.as_uri())
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+    begin(app)
+    drain(app)
+
+    assert "stepfast watermark set catalogue --to TIME" in app.operator.alerts()[0].body
+
+
 def test_a_place_that_cannot_be_written_is_told_and_holds_up_no_run(app: Stepfast, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     catalogue(app, export=(tmp_path / "file" / "watermark.json").as_uri())
@@ -182,3 +254,20 @@ def test_a_feed_that_exports_nothing_any_more_is_not_exported_by_hand_either(
 
     assert len(messages(app)) == 1
     assert later.operator.watermarks()[0].watermark == MIDNIGHT
+
+
+def test_the_time_of_completion_is_the_runs_own_also_after_an_operator_moved_the_watermark(
+    app: Stepfast, path: Path
+) -> None:
+    catalogue(app, export=path.as_uri())
+    run = synced(app)
+    drain(app, relay=True)
+    completed = app.runs.show(run.id).run.completed_at
+    assert datetime.fromisoformat(read(path)["lastRunCompletedAt"]) == completed
+
+    app.operator.by("alice", reason="read again").set_watermark("catalogue", MIDNIGHT, force=True)
+    drain(app, relay=True)
+
+    found = read(path)
+    assert (found["lastUpdatedAt"], found["lastRunId"]) == ("2026-03-01T00:00:00Z", run.id)
+    assert datetime.fromisoformat(found["lastRunCompletedAt"]) == completed

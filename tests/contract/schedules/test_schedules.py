@@ -15,10 +15,10 @@ from stepfast import Done
 from stepfast.clock import moment
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError, NotFoundError, StateError
-from stepfast.schedules import firing
 from stepfast.schedules import schedule as changes
+from stepfast.schedules import schedule as firing
 from stepfast.schedules.definition import BATCH, Definition, ScheduleOptions, define
-from stepfast.schedules.firing import FiredPlan, FiringPlan, TickResult
+from stepfast.schedules.schedule import FiredPlan, FiringPlan, TickResult
 from tests.support import rows
 from tests.support.engine import commit_step, take, together, wait_until_somebody_waits
 from tests.support.schedules import MINUTE, NOON, fire, jobs, planned, schedule

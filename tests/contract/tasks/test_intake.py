@@ -833,3 +833,33 @@ def test_holding_asks_for_no_more_than_the_broker_gives() -> None:
     transport.abilities = replace(transport.abilities, longest_hold=timedelta(seconds=5))
 
     assert HeldMessages(transport, timedelta(hours=1)).hold == timedelta(seconds=5)
+
+
+@BOTH
+def test_a_known_id_with_another_payload_is_put_aside(
+    app: Stepfast, broker: Broker, acknowledge: Any
+) -> None:
+    @app.task("add")
+    async def add(n: int) -> int:
+        return n + 1
+
+    broker.send(*(task_message("add", "t-1", n=n) for n in (1, 1, 2)))
+    with polling(app, broker, acknowledge):
+        rows.eventually(lambda: jobs(app, "done") == 1 and broker.empty and len(broker.dead()) == 1)
+
+    (letter,) = broker.dead()
+    assert letter.body == task_message("add", "t-1", n=2)
+    assert "used before, for a task with another payload" in letter.dead_detail
+
+
+def test_how_full_its_queue_is_is_told_while_metrics_are_shown(app: Stepfast, broker: Broker) -> None:
+    gate = Gate(app)
+    broker.send(task_message("gate", "t-1"), task_message("gate", "t-2"), "no task")
+    with hearing() as told, polling(app, broker, "ended", concurrency=1):
+        assert gate.entered.wait(20)
+        rows.eventually(lambda: named(told, "broker.measured"))
+        gate.opened.set()
+
+    figures = named(told, "broker.measured")[0]
+    assert (figures["transport"], figures["queue"]) == ("memory", QUEUE)
+    assert sum(int(str(figures[it])) for it in ("ready", "held", "dead")) == 3

@@ -12,8 +12,10 @@ import pytest
 
 from stepfast.errors import ConfigurationError
 from stepfast.notifications.webhook import key_of, sign
-from stepfast.tasks.receiver import LARGEST_BODY, TaskReceiver, latest_end
+from stepfast.tasks import receiver as task_receiver
+from stepfast.tasks.receiver import LARGEST_BODY, TaskReceiver, latest_end, secrets_of_receiver
 from tests.support import rows
+from tests.support.events import hearing, named
 from tests.support.http_receiver import SECRET
 
 if TYPE_CHECKING:
@@ -194,3 +196,58 @@ def test_the_same_webhook_at_the_same_time_is_saved_once(app: Stepfast) -> None:
         it.join()
 
     assert saved(app) == [("t-1", "completed")]
+
+
+# Which secrets, how long, and how much
+
+
+def test_a_receiver_believes_the_secrets_that_webhooks_to_it_are_signed_with() -> None:
+    given = ["whsec_a", "whsec_b", "Partner.example=whsec_c", "ours.example=whsec_d"]
+
+    assert secrets_of_receiver(given) == (["whsec_a", "whsec_b"], ["ours.example", "partner.example"])
+    assert secrets_of_receiver(given, "OURS.example") == (["whsec_d"], ["", "partner.example"])
+    assert secrets_of_receiver(given[:3], "ours.example") == (["whsec_a", "whsec_b"], ["partner.example"])
+    assert secrets_of_receiver(["none"]) == (["none"], [])
+    assert secrets_of_receiver(["partner.example=whsec_c"]) == ([], ["partner.example"])
+
+
+def test_old_webhooks_are_deleted_and_young_ones_stay(app: Stepfast) -> None:
+    first = TaskReceiver(app.database, secrets=[SECRET], keep="1d")
+    for n in range(3):
+        post(first, TOLD | {"task_id": f"t-{n}"}, webhook_id=f"w-{n}")
+    rows.change(
+        app,
+        "UPDATE stepfast_received SET received_at = received_at - :day WHERE id < 'w-2'",
+        day=2 * rows.DAY,
+    )
+
+    with hearing() as told:
+        post(TaskReceiver(app.database, secrets=[SECRET], keep="1d"), TOLD, webhook_id="w-9")
+
+    assert [task_id for task_id, _ in saved(app)] == ["t-2", "t-1"]
+    assert named(told, "received.pruned") == [{"webhooks": 2}]
+
+
+def test_a_full_receiver_refuses_what_is_new_and_loses_nothing(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_receiver, "PRUNING_EVERY", -1.0)
+    size = len(json.dumps(TOLD))
+    receiver = TaskReceiver(app.database, secrets="none", most=2 * size + 1)
+
+    with hearing() as told:
+        answers = [post(receiver, TOLD, webhook_id=f"w-{n}", secret=None) for n in range(4)]
+        again = post(receiver, TOLD, webhook_id="w-0", secret=None)
+
+    assert [status for status, _ in answers] == [200, 200, 503, 503]
+    assert again == (200, "saved before")
+    assert len(saved(app)) == 2
+    assert [facts["size"] for facts in named(told, "receiver.filled")] == [2 * size]
+    rows.change(app, "UPDATE stepfast_received SET received_at = 1 WHERE id = 'w-0'")
+    assert post(receiver, TOLD, webhook_id="w-5", secret=None) == (200, "saved")
+
+
+@pytest.mark.parametrize(("option", "value"), [("keep", "soon"), ("most", "much"), ("most", 0)])
+def test_a_limit_that_is_none_is_refused(app: Stepfast, option: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=option):
+        TaskReceiver(app.database, secrets="none", **{option: value})

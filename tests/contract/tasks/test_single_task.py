@@ -215,3 +215,18 @@ def test_a_retry_of_a_single_task_is_for_any_worker_of_its_client(app: Stepfast,
     drain(app, queues=QUEUE, raise_errors=False)
 
     assert rows.state(app, letter.id) == ("done" if task_type == "bad" else "dead")
+
+
+def test_a_known_id_with_another_payload_is_refused_and_the_first_task_is_left_alone(
+    telling: Stepfast, receiver: HttpReceiver
+) -> None:
+    @telling.task("greet")
+    def greet(name: str) -> str:
+        return f"Hello {name}"
+
+    first = do(telling, task_message("greet", webhook_url=receiver.url(), name="Ann"))
+    other = do(telling, task_message("greet", webhook_url=receiver.url(), name="Ben"))
+
+    assert (first[0], other[0]) == (0, 1)
+    assert "refused: task_id 't-1' was used before, for a task with another payload" in other[1][0]
+    assert [it["result"] for it in receiver.bodies] == ["Hello Ann"]

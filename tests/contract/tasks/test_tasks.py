@@ -6,6 +6,8 @@ import json
 import os
 import threading
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,19 +23,25 @@ from stepfast.tasks.receiver import ReceivedEnd, latest_end, save
 from stepfast.tasks.single_task import SingleTask, run_single_task
 from stepfast.tasks.store import (
     Origin,
+    StoredMessage,
     TaskJob,
     accept_task,
     forget_old_tasks,
     give_up_task,
+    payload_digest,
     read_task,
     refuse_message,
     resend_end,
+    store_messages,
     task_ends,
     why_unsent,
 )
+from stepfast.telemetry import trace_id_of
 from stepfast.testing import drain
+from stepfast.transports.contract import Delivery
 from tests.crash.table_dump import ALL_TABLES
 from tests.support import rows
+from tests.support.events import hearing, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +100,150 @@ def test_the_same_task_before_during_and_after_its_end_is_done_once(app: Stepfas
 
     assert runs == ["ran"]
     assert seen == [TaskJob(first.job_id, created=False)] * 4
+
+
+def stored(app: Stepfast, *texts: str) -> list[StoredMessage]:
+    """Messages as an intake stores them, one after the other."""
+    found: list[StoredMessage] = []
+    for number, text in enumerate(texts):
+        delivery = Delivery(id=f"m-{number}", body=text, queue="q", attempt=1, held_until=datetime.now(UTC))
+        found += store_messages(app.database, app.kinds, HERE, [delivery], None) or []
+    return found
+
+
+def greeting(app: Stepfast) -> None:
+    @app.task("greet")
+    def greet(name: str = "") -> str:
+        return f"Hello {name}"
+
+    @app.task("shout")
+    def shout(name: str = "") -> str:
+        return name.upper()
+
+
+def test_a_known_id_with_another_payload_is_refused_and_not_taken_for_a_repeat(app: Stepfast) -> None:
+    greeting(app)
+
+    with hearing() as events:
+        first, repeated, other = stored(
+            app, asked("greet", name="Ann"), asked("greet", name="Ann"), asked("greet", name="Ben")
+        )
+        for message in (first, repeated, other):
+            message.report("q", "m")
+    drain(app)
+
+    assert repeated == replace(first, created=False)
+    assert "'t-1' was used before, for a task with another payload" in str(other.refused)
+    assert f"(job {first.job_id})" in str(other.refused)
+    assert [name for name, _ in events if name.startswith("task.")] == [
+        "task.accepted",
+        "task.repeated",
+        "task.refused",
+    ]
+    letter = rows.ended(app, other.job_id)
+    assert letter is not None
+    assert (letter["kind"], letter["state"]) == ("refused-task", "dead")
+    assert [(it["task_id"], it["status"], it["result"]) for it in told(app)] == [
+        ("t-1", "completed", "Hello Ann")
+    ]
+
+
+def test_a_known_id_with_another_type_is_refused_also_when_its_job_is_gone(app: Stepfast) -> None:
+    greeting(app)
+    stored(app, asked("greet", name="Ann"))
+    drain(app)
+    rows.change(app, "DELETE FROM stepfast_archive")  # as its retention does
+
+    (other,) = stored(app, asked("shout", name="Ann"))
+
+    assert "'t-1' was used before, for a task of type 'greet'" in str(other.refused)
+
+
+def test_a_payload_that_is_written_differently_is_the_same(app: Stepfast) -> None:
+    greeting(app)
+    texts = [
+        '{"task_id": "t-1", "task_type": "greet", "payload": {"name": "\\u00e9", "n": 1.50, "x": {"a": 1, "b": 2}}}',
+        '{"payload":{"x":{"b":2,"a":1},"n":1.5,"name":"é"},"task_type":"greet","task_id":"t-1","webhook_url":null}',
+    ]
+
+    first, again = stored(app, *texts)
+
+    assert again == replace(first, created=False)
+
+
+def test_a_refused_repeat_that_an_operator_retries_is_refused_again(app: Stepfast) -> None:
+    greeting(app)
+    _, other = stored(app, asked("greet", name="Ann"), asked("greet", name="Ben"))
+    drain(app)
+
+    app.operator.retry(other.job_id)
+    drain(app, raise_errors=False)
+
+    letter = rows.ended(app, other.job_id)
+    assert letter is not None
+    assert letter["state"] == "dead"
+    assert "was used before" in letter["last_error"]
+
+
+def test_payloads_of_an_encrypted_application_are_told_apart_and_cannot_be_guessed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (f"a key that nobody can guess number {n}: {'xqzjvw'[n:]}" for n in (1, 2))
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", old)
+    with closing(Stepfast(database_url, encrypted=True)) as app:
+        greeting(app)
+        first, again, other = stored(
+            app, asked("greet", name="Ann"), asked("greet", name="Ann"), asked("greet", name="Ben")
+        )
+        monkeypatch.setenv("STEPFAST_SECRET_KEY", f"{new},{old}")
+        (after_rotation,) = stored(app, asked("greet", name="Ben"))
+        (kept,) = rows.query(app, "SELECT digest FROM stepfast_task WHERE id = :id", id=first.job_id)
+
+    assert again == replace(first, created=False)
+    assert other.refused is not None
+    assert after_rotation == replace(first, created=False)  # digests of two keys cannot be compared
+    assert kept["digest"] != payload_digest('{"name": "Ann"}', None)
+
+
+@pytest.mark.parametrize("name", ["Diagnostic-Id", "traceparent"])
+def test_the_trace_that_a_message_names_beside_its_body_goes_on(app: Stepfast, name: str) -> None:
+    greeting(app)
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    own = trace.replace("0af", "1af")
+    bodies = {
+        "t-1": asked("greet", "t-1"),
+        "t-2": json.dumps(json.loads(asked("greet", "t-2")) | {"traceparent": own}),
+        "t-3": asked("nobody", "t-3"),
+    }
+
+    for task_id, body in bodies.items():
+        delivery = Delivery(
+            id=task_id,
+            body=body,
+            queue="q",
+            attempt=1,
+            held_until=datetime.now(UTC),
+            properties={name: trace},
+        )
+        store_messages(app.database, app.kinds, HERE, [delivery], None)
+    drain(app)
+
+    found = rows.query(
+        app, "SELECT task_id, trace FROM stepfast_task JOIN stepfast_archive USING (id) ORDER BY task_id"
+    )
+    assert {row["task_id"]: row["trace"] for row in found} == {"t-1": trace, "t-2": own, "t-3": trace}
+
+
+def test_the_webhook_of_a_failed_task_without_a_sender_has_the_trace_of_its_job(app: Stepfast) -> None:
+    @app.task("fail", retry=Retry(attempts=1))
+    def fail() -> None:
+        raise ValueError("no")
+
+    job = accepted(app, asked("fail"))
+    drain(app, raise_errors=False)
+
+    (message,) = rows.query(app, "SELECT trace FROM stepfast_outbox")
+    assert trace_id_of("", message["trace"]) == job.job_id.replace("-", "")
 
 
 def test_two_who_store_the_same_task_at_once_store_one_job(
@@ -326,6 +478,50 @@ def test_a_task_that_is_cancelled_while_it_runs_is_told_of(app: Stepfast) -> Non
     drain(app, raise_errors=False)
 
     assert [(it["status"], it["error"]["cause"]) for it in told(app)] == [("failed", "cancelled")]
+
+
+def test_what_goes_wrong_with_a_task_is_reported_under_the_id_that_its_sender_knows(app: Stepfast) -> None:
+    tries: list[str] = []
+
+    @app.task("flaky", retry=Retry(attempts=2, first="1ms"))
+    def flaky(name: str) -> None:
+        tries.append(name)
+        raise ValueError(f"no {name}")
+
+    @app.job(retry=Retry(attempts=1))
+    def plain() -> None:
+        raise ValueError("no task")
+
+    job = accepted(app, asked("flaky", "order-7", name="Ann"))
+    plain.enqueue()
+    with hearing() as heard:
+        drain(app, raise_errors=False)
+
+    (failed,) = named(heard, "step.failed")
+    assert (failed["job_id"], failed["task_id"]) == (job.job_id, "order-7")
+    died = {it["job_id"]: it["task_id"] for it in named(heard, "job.died")}
+    assert died.pop(job.job_id) == "order-7"
+    assert list(died.values()) == [None]
+    assert len(tries) == 2
+
+
+def test_a_task_that_is_stopped_is_reported_under_its_id(app: Stepfast) -> None:
+    started = threading.Event()
+
+    @app.task("long")
+    def long(step: Step) -> None:
+        started.set()
+        while True:
+            step.check()
+
+    job = accepted(app, asked("long", "order-8"))
+    with hearing() as heard, app.worker(queues=["south-tasks"]):
+        assert started.wait(10)
+        app.operator.cancel(job.job_id)
+        rows.eventually(lambda: rows.ended(app, job.job_id))
+
+    (cancelled,) = named(heard, "job.cancelled")
+    assert cancelled["task_id"] == "order-8"
 
 
 def test_a_task_without_time_is_given_up_where_it_waits(app: Stepfast) -> None:

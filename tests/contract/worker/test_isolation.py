@@ -18,10 +18,9 @@ from devtools.processes import wait_until_gone
 from stepfast import Retry, Stepfast
 from stepfast.admin import jobs as actions
 from stepfast.errors import ConfigurationError
-from stepfast.jobs.outcome import Done, Stop
 from stepfast.worker.isolation import pool
 from stepfast.worker.isolation import step as isolated_step
-from stepfast.worker.isolation.protocol import Answered, Failed
+from stepfast.worker.isolation.protocol import Answered, Failed, SentDone, SentStop
 from tests.support import isolated_jobs as jobs
 from tests.support import isolated_shop, rows
 from tests.support.engine import drain
@@ -76,6 +75,73 @@ def test_arguments_results_cursors_and_effects_travel(app: Stepfast) -> None:
     assert first != os.getpid()
     booked = {row["id"]: row["amount"] for row in rows.query(app, "SELECT * FROM ledger")}
     assert booked == {"upserted": 5, "called": 5, "é": 7}
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_declared_effect_travels_with_its_types(app: Stepfast) -> None:
+    job = register(app, jobs.books).enqueue()
+
+    drain(app)
+
+    assert rows.state(app, job.id) == "done"
+    assert [row["amount"] for row in rows.query(app, "SELECT * FROM ledger")] == [10]
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("effect", "Evil is not declared as an effect"),
+        ("function", "system is not declared as an effect"),
+        ("message", "has sent what is no message"),
+    ],
+)
+def test_a_handler_runs_no_code_in_its_worker(app: Stepfast, tmp_path: Path, how: str, told: str) -> None:
+    traces = tmp_path / "traces"
+    job = register(app, jobs.attacks, retry=ONCE).enqueue(how=how, path=str(traces))
+
+    with app.worker():
+        rows.eventually(lambda: rows.state(app, job.id) == "dead")
+
+    assert not traces.exists()
+    assert told in (rows.ended(app, job.id) or {})["last_error"]
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_handler_runs_as_the_user_of_its_worker(app: Stepfast) -> None:
+    """So isolation is no sandbox: it may read what its worker may read."""
+    job = register(app, jobs.user).enqueue()
+
+    drain(app)
+
+    assert result_of(app, job.id) == os.geteuid()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_process_gets_the_variables_that_its_job_names_and_no_others(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STEPFAST_SECRET_KEY", "STEPFAST_DATABASE_URL", "AZURE_KEY", "LANGUAGE_MODEL_KEY", "WANTED"):
+        monkeypatch.setenv(name, "a value that nobody can guess or so")
+    every = register(app, jobs.environment, name="every").enqueue()
+    few = register(app, jobs.environment, name="few", env=["WANTED"], encrypted=True).enqueue()
+
+    drain(app)
+
+    assert {"STEPFAST_SECRET_KEY", "AZURE_KEY", "WANTED"} <= set(result_of(app, every.id))
+    got = set(few.wait(timeout=5).result)
+    assert {"WANTED", "PATH"} <= got
+    assert not {"STEPFAST_SECRET_KEY", "STEPFAST_DATABASE_URL", "AZURE_KEY", "LANGUAGE_MODEL_KEY"} & got
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_process_without_the_database_cannot_enqueue(app: Stepfast) -> None:
+    parent = register(app, jobs.pid).enqueue()
+    job = register(app, jobs.total, env=[], retry=ONCE).enqueue(after=parent)
+
+    drain(app)
+
+    assert "add STEPFAST_DATABASE_URL to env" in (rows.ended(app, job.id) or {})["last_error"]
 
 
 @pytest.mark.only_on("sqlite")
@@ -242,7 +308,10 @@ def test_a_handler_may_use_a_pool_of_copies(app: Stepfast) -> None:
 
 @pytest.mark.only_on("sqlite")
 def test_an_answer_to_another_step_is_nobodys(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    stale: list[Any] = [Answered(-1, Done("of another"), None, 1), Failed(-1, Stop("x"), "x", False, 1)]  # noqa: FBT003
+    stale: list[Any] = [
+        Answered(-1, SentDone('"of another"'), None, 1),
+        Failed(-1, SentStop("x"), "x", interrupted=False, held=1),
+    ]
     receive = pool.HandlerProcess.receive
     monkeypatch.setattr(
         pool.HandlerProcess,
@@ -291,6 +360,19 @@ def test_a_handler_that_listens_cleans_up_when_its_time_is_over(
     assert (row["failures"], row["last_error"]) == (1, "StepTimeout: did not finish within 0.2 s")
     assert "cleaned up" in caplog.messages
     assert result_of(app, again.id) == int(first_line(app, late.id)), "nobody had to be killed"
+
+
+@pytest.mark.only_on("sqlite")
+def test_what_an_isolated_handler_answers_soon_after_its_timeout_counts(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolated_step, "UNWIND", rows.PATIENCE)
+    monkeypatch.setattr("stepfast.worker.leases.UNWIND", rows.PATIENCE)
+    late = register(app, jobs.finish_late, timeout=0.2, retry=ONCE).enqueue()
+
+    drain(app)
+
+    assert (rows.state(app, late.id), result_of(app, late.id)) == ("done", "late, but whole")
 
 
 @pytest.mark.only_on("sqlite")

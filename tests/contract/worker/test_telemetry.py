@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,8 @@ from stepfast.admin import statistics as gauges
 from stepfast.errors import UnreachableError
 from stepfast.jobs import lease
 from stepfast.telemetry.metrics import MOST_VALUES
+from stepfast.transports.contract import Delivery
+from stepfast.transports.dead_messages import keep_dead_message
 from stepfast.worker import claimer
 from stepfast.worker import heartbeat as incarnation
 from stepfast.worker import metrics as scrape
@@ -330,6 +333,9 @@ def test_a_scrape_shows_how_full_the_database_is(app: Stepfast) -> None:
     app.operator.pause("mail")
     app.send_webhook("https://127.0.0.1:1/", data=None)
     rows.add_worker(app, ALICE, worker_id="silent", alive_for=-rows.HOUR)
+    letter = Delivery(id="m-1", body="{}", queue="work-items", attempt=5, held_until=datetime.now(UTC))
+    with app.transaction() as tx:
+        keep_dead_message(tx, letter, transport="service-bus", address="service-bus://", reason="bad")
 
     found = shown(app.metrics())
 
@@ -346,6 +352,7 @@ def test_a_scrape_shows_how_full_the_database_is(app: Stepfast) -> None:
     assert found["stepfast_queue_oldest_ready_seconds", ("default",)] < 20
     assert found["stepfast_dead_letters", ("mail",)] == 1
     assert found["stepfast_dead_letters", ("default",)] == 0
+    assert found["stepfast_dead_messages", ("service-bus", "work-items")] == 1
     assert found["stepfast_queue_paused", ("mail",)] == 1
     assert found["stepfast_queue_paused", ("default",)] == 0
     assert found["stepfast_workers_alive", ()] == 2

@@ -14,12 +14,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from stepfast import Continue, Done, Retry, Step, Stepfast
+from stepfast.notifications.settings import NotificationSettings
 from stepfast.telemetry.traces import current_trace, inside, trace_id_of
+from stepfast.worker.relay import Relay
 from tests.support import rows
 from tests.support.engine import drain, take
+from tests.support.http_receiver import SETTINGS
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
+
+    from tests.support.http_receiver import HttpReceiver
 
 
 @pytest.fixture
@@ -250,3 +255,34 @@ def test_a_message_staged_by_a_step_carries_its_trace(app: Stepfast) -> None:
 
     (message,) = rows.query(app, "SELECT trace FROM stepfast_outbox")
     assert trace_id_of("", message["trace"]) == job_id.replace("-", "")
+
+
+def test_each_try_to_send_a_webhook_is_a_span_and_the_receiver_is_told_of_it(
+    app: Stepfast, spans: InMemorySpanExporter, receiver: HttpReceiver
+) -> None:
+    quiet = Stepfast(database=app.database, notifications=NotificationSettings(outbox_relay=False))
+
+    @quiet.job()
+    def tell(step: Step) -> None:
+        step.effect(lambda tx: quiet.send_webhook(receiver.url("/hook?key=secret"), data={"n": 1}, tx=tx))
+
+    tell.enqueue()
+    drain(quiet)
+    receiver.fail(1, 503)
+    relay = Relay(app.database, SETTINGS)
+    relay.drain()
+    rows.change(app, "UPDATE stepfast_outbox SET due_at = 1")
+    relay.drain()
+
+    (step,) = by_name(spans)["tell"]
+    failed, sent = by_name(spans)["send webhook"]
+    assert step.context is not None
+    assert {it.context.trace_id for it in (failed, sent) if it.context} == {step.context.trace_id}
+    assert parent_of(failed) == parent_of(sent) == id_of(step)
+    assert [f"{id_of(it):016x}" for it in (failed, sent)] == [
+        it.headers["traceparent"].split("-")[2] for it in receiver.received
+    ]
+    assert [attributes(it)["stepfast.outcome"] for it in (failed, sent)] == ["failed", "sent"]
+    assert failed.status.status_code is trace.StatusCode.ERROR
+    assert attributes(sent)["stepfast.message_id"] == receiver.ids[0]
+    assert "secret" not in "".join(it.to_json() for it in (failed, sent))

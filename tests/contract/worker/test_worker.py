@@ -7,8 +7,11 @@ import contextvars
 import json
 import logging
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +21,7 @@ from stepfast.admin import jobs as actions
 from stepfast.admin import workers as worker_actions
 from stepfast.database.connection import Connection, Transaction
 from stepfast.errors import ContentionError, LeaseLostError, StepfastError, UnreachableError
-from stepfast.jobs.rescue import this_process
+from stepfast.process_identity import this_process
 from tests.support import rows
 from tests.support.engine import claim, drain, rescue_all
 
@@ -122,6 +125,16 @@ def test_three_run_at_once_and_no_more(app: Stepfast) -> None:
         rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
     assert max(most) == 3
+
+
+def test_a_star_means_all_queues(app: Stepfast) -> None:
+    job = app.job(name="send", queue="mail")(lambda: "sent").enqueue()
+
+    with app.worker(queues="*") as worker:
+        rows.eventually(lambda: rows.state(app, job.id) == "done")
+        shown = worker.status().queues
+
+    assert list(shown) == ["*"]
 
 
 def test_two_workers_run_every_job_once(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
@@ -442,6 +455,59 @@ def test_a_timeout_is_a_failure_like_others(app: Stepfast) -> None:
     drain(app)
 
     assert (tries, result_of(app, job.id)) == ([1, 2], "second try")
+
+
+def finish_late(step: Step) -> str:
+    while step.halted is None:
+        time.sleep(0.005)
+    step.effect(lambda tx: tx.execute("INSERT INTO ledger (id, amount) VALUES ('late', 1)"))
+    return "late, but whole"
+
+
+async def finish_cancelled(step: Step) -> str:
+    try:
+        await asyncio.sleep(rows.PATIENCE)
+    except asyncio.CancelledError:
+        step.effect(lambda tx: tx.execute("INSERT INTO ledger (id, amount) VALUES ('late', 1)"))
+        return "late, but whole"
+    raise AssertionError("nobody asked it to stop")
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize("handler", [finish_late, finish_cancelled])
+def test_what_a_handler_answers_soon_after_its_timeout_counts(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch, handler: Callable[[Step], Any]
+) -> None:
+    """A timeout asks the step to stop. Work that is whole all the same is kept: doing it again would not be better."""
+    monkeypatch.setattr("stepfast.worker.leases.UNWIND", rows.PATIENCE)
+    job = app.job(timeout="50ms", retry=ONCE)(handler).enqueue()
+
+    drain(app)
+
+    row = rows.ended(app, job.id)
+    assert row is not None
+    assert (row["state"], row["failures"], row["last_error"]) == ("done", 0, None)
+    assert result_of(app, job.id) == "late, but whole"
+    assert rows.count(app, "ledger") == 1
+
+
+def test_an_error_of_its_own_soon_after_the_timeout_is_the_error_of_the_step(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepfast.worker.leases.UNWIND", rows.PATIENCE)
+
+    @app.job(timeout="50ms", retry=ONCE)
+    def work(step: Step) -> None:
+        while step.halted is None:
+            time.sleep(0.005)
+        raise ValueError("the file is half written")
+
+    job = work.enqueue()
+    drain(app)
+
+    row = rows.ended(app, job.id)
+    assert row is not None
+    assert (row["state"], row["last_error"]) == ("dead", "ValueError: the file is half written")
 
 
 def test_a_handler_that_ignores_its_timeout_fails_and_its_slot_is_lost(
@@ -1069,3 +1135,39 @@ def _live_with_progress(app: Stepfast, job_id: str) -> rows.Row | None:
 def _busy(worker: Any, jobs: int) -> Any:
     status = worker.status()
     return status if status.active_jobs == jobs else None
+
+
+@pytest.mark.only_on("sqlite")
+def test_an_embedded_worker_has_a_guardian_and_gets_another_one_if_that_dies(app: Stepfast) -> None:
+    with app.worker(lease="2s") as worker:
+        first = rows.eventually(lambda: app.operator.workers()[0].guardian_pid)
+        os.kill(first, signal.SIGKILL)
+        second = rows.eventually(
+            lambda: pid if (pid := app.operator.workers()[0].guardian_pid) != first else None
+        )
+        assert worker.status().problems == []
+
+    assert second is not None
+    rows.eventually(lambda: not Path(f"/proc/{second}").exists())  # it ends with its worker
+    assert app.operator.workers() == []
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_worker_without_a_guardian_works(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPFAST_GUARDIAN", "off")
+    done = threading.Event()
+
+    @app.job()
+    def work() -> None:
+        done.set()
+
+    with app.worker(lease="1s"):
+        work.enqueue()
+        assert done.wait(20)
+        beats = app.operator.workers()[0].beat_at
+        rows.eventually(
+            lambda: app.operator.workers()[0].beat_at > beats
+        )  # more than one look for a guardian
+        (row,) = app.operator.workers()
+
+    assert row.guardian_pid is None

@@ -56,7 +56,9 @@ def relay_everything(app: Stepfast) -> None:
         tx.execute("UPDATE stepfast_outbox SET due_at = 1 WHERE state = 'waiting'")
     order = {row["id"]: row["seq"] for row in rows.query(app, "SELECT id, seq FROM stepfast_outbox")}
     arrived: dict[str, list[str]] = defaultdict(list)
-    while lines := persist(app.database, lambda tx: take_heads(tx, due_destinations(tx, 10))):
+    while lines := persist(
+        app.database, lambda tx: take_heads(tx, [it.id for it in due_destinations(tx, 10)])
+    ):
         for served, first in lines:
             message: DueMessage | None = first
             while message is not None:
@@ -87,7 +89,7 @@ def _staged(setup: Setup, *urls: str) -> None:
 
 
 def _taken(setup: Setup) -> tuple[ServedDestination, DueMessage]:
-    ((served, message),) = setup.do(lambda tx: take_heads(tx, due_destinations(tx, 10)))
+    ((served, message),) = setup.do(lambda tx: take_heads(tx, [it.id for it in due_destinations(tx, 10)]))
     return served, message
 
 
@@ -134,7 +136,7 @@ def raise_an_alert_again(setup: Setup) -> Action:
 @CASES.once
 def take_destinations(setup: Setup) -> Action:
     _staged(setup, URL, OTHER, URL)
-    return lambda: setup.do(lambda tx: take_heads(tx, due_destinations(tx, 10)))
+    return lambda: setup.do(lambda tx: take_heads(tx, [it.id for it in due_destinations(tx, 10)]))
 
 
 @CASES.once
@@ -218,7 +220,7 @@ def forget_what_was_sent(setup: Setup) -> Action:
     _staged(setup, URL, OTHER, URL)
     _dead(setup, URL)
     setup.change("UPDATE stepfast_outbox SET state = 'sent', ended_at = 1 WHERE body <> '0'")
-    setup.do(lambda tx: take_heads(tx, due_destinations(tx, 10)))
+    setup.do(lambda tx: take_heads(tx, [it.id for it in due_destinations(tx, 10)]))
     setup.app.alert("disk", "Title")
     setup.change("UPDATE stepfast_alert SET last_at = 1, notify_at = NULL")
     return lambda: setup.do(lambda tx: prune_outbox(tx, rows.DAY, 10))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepfast.admin.run_reports import ErrorGroup, group_errors
-from stepfast.admin.run_status import JobFacts, Pace, Reason, RunFacts, why
+from stepfast.admin.run_status import JobFacts, Pace, Reason, RunFacts, clock_time, why
 from stepfast.runs.run import RunState
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -18,7 +18,7 @@ FETCHING = RunFacts(
     id="r1",
     feed="catalogue",
     state=RunState.FETCHING,
-    at=RunState.FETCHING,
+    phase=RunState.FETCHING,
     now=NOW,
     moved_at=NOW - timedelta(seconds=4),
     partitions=30,
@@ -30,7 +30,7 @@ FETCHING = RunFacts(
 
 
 def facts(state: RunState | None = None, **changes: Any) -> RunFacts:
-    moved: dict[str, Any] = {} if state is None else {"state": state, "at": changes.pop("at", state)}
+    moved: dict[str, Any] = {} if state is None else {"state": state, "phase": changes.pop("phase", state)}
     return replace(FETCHING, **moved, **changes)
 
 
@@ -79,11 +79,15 @@ def test_a_worker_that_nobody_sees_any_more_but_that_works_is_no_cause() -> None
 
 
 def test_its_queue_is_paused() -> None:
-    paused = facts(queue_paused_at=NOW, queue_note="the account is locked", workers=0)
+    note = "the account is locked"
+    paused = facts(queue_paused_at=NOW, queue_paused_by="alice", queue_note=note, workers=0)
+    by_hand = facts(queue_paused_at=NOW, workers=0)
+    since = f"since {clock_time(NOW)}"
 
     assert why(paused) == [
-        Reason("queue sync is paused (the account is locked)", "stepfast queues resume sync")
+        Reason(f"queue sync is paused by alice {since} ({note})", "stepfast queues resume sync")
     ]
+    assert why(by_hand)[0].sentence == f"queue sync is paused {since}"
 
 
 def test_its_source_is_in_trouble() -> None:
@@ -123,10 +127,10 @@ def test_a_silent_worker_holds_its_jobs() -> None:
 
 
 def test_partitions_that_no_job_reads() -> None:
-    (reason,) = why(facts(orphans=(3, 7)))
+    (reason,) = why(facts(orphans=("partition-3", "partition-7")))
 
     assert reason.sentence.startswith("no job reads partition-3, partition-7;")
-    assert reason.command == "stepfast partitions list --run r1 --stuck"
+    assert reason.command == "stepfast runs resume r1"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +147,7 @@ def test_the_job_that_moved_it_is_dead_or_gone(left: JobFacts, told: str) -> Non
     (reason,) = why(facts(RunState.PLANNING, jobs=left))
 
     assert reason.sentence.startswith(told)
-    assert reason.command == "stepfast runs cancel r1"
+    assert reason.command == "stepfast runs resume r1"
 
 
 def test_its_sweep_is_held() -> None:
@@ -161,7 +165,7 @@ def test_its_sweep_is_held() -> None:
 
 
 def test_a_run_that_stands_still_says_for_how_long_and_why() -> None:
-    still = facts(RunState.STALLED, at=RunState.FETCHING, moved_at=NOW - timedelta(hours=3))
+    still = facts(RunState.STALLED, phase=RunState.FETCHING, moved_at=NOW - timedelta(hours=3))
 
     assert why(still) == [
         Reason("nothing has moved it for 3 h; it stopped while fetching", "stepfast runs resume r1")
@@ -171,7 +175,7 @@ def test_a_run_that_stands_still_says_for_how_long_and_why() -> None:
 
 
 def test_partitions_that_failed_so_far_can_be_retried_at_once() -> None:
-    going = facts(failed=2, errors=(ErrorGroup("ValueError: bad page", (1, 4)),))
+    going = facts(failed=2, errors=(ErrorGroup("ValueError: bad page", ("partition-1", "partition-4")),))
 
     advances, failed, error = why(going)
 
@@ -181,7 +185,10 @@ def test_partitions_that_failed_so_far_can_be_retried_at_once() -> None:
 
 
 def test_a_failed_run_names_its_errors_and_both_ways_on() -> None:
-    groups = tuple(ErrorGroup(f"error {it}", tuple(range(it * 10, it * 10 + 7))) for it in range(5))
+    groups = tuple(
+        ErrorGroup(f"error {it}", tuple(f"partition-{it * 10 + more}" for more in range(7)))
+        for it in range(5)
+    )
 
     told = why(facts(RunState.FAILED, failed=35, errors=groups))
 
@@ -271,7 +278,7 @@ def test_nothing_is_promised_about_debts_that_no_run_reads(state: RunState) -> N
 
 @pytest.mark.parametrize("state", RunState)
 def test_every_state_has_an_answer(state: RunState) -> None:
-    assert why(facts(state, at=RunState.FETCHING))
+    assert why(facts(state, phase=RunState.FETCHING))
 
 
 def test_errors_that_differ_in_values_only_are_one_group() -> None:
@@ -285,9 +292,9 @@ def test_errors_that_differ_in_values_only_are_one_group() -> None:
     )
 
     assert found == (
-        ErrorGroup("ValueError: page 17 is empty", (0, 2)),
-        ErrorGroup("KeyError: 'id'", (1,)),
-        ErrorGroup("no error was kept", (3,)),
+        ErrorGroup("ValueError: page 17 is empty", ("partition-0", "partition-2")),
+        ErrorGroup("KeyError: 'id'", ("partition-1",)),
+        ErrorGroup("no error was kept", ("partition-3",)),
     )
 
 

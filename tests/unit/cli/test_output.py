@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from stepfast.cli.options import span
-from stepfast.cli.output import as_text, fitting
-from stepfast.telemetry.masking import visible
+from stepfast.cli.output import as_text, fitting, print_json, print_json_line
+from stepfast.telemetry.masking import one_line, visible
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,23 @@ def test_a_value_is_said_as_a_person_reads_it(value: object, text: str) -> None:
 
 def test_what_moves_the_cursor_is_made_visible() -> None:
     assert visible("a\x1bb\x9bc\rd\te\nf") == "a\\x1bb\\x9bc\\x0dd\te\nf"
+
+
+def test_json_holds_no_character_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"a\x9bb": "c\x7fd\u202ee\u2066f\x1bg\u2028", "n": ["ü🙂"]}
+
+    print_json(value)
+    print_json_line(value)
+
+    whole, line = capsys.readouterr().out.rsplit("\n", 2)[:2]
+    assert [it for it in (whole, line) if not it.replace("\n", "").isprintable()] == []
+    assert json.loads(whole) == json.loads(line) == value
+    assert "ü🙂" in whole
+
+
+def test_characters_that_turn_the_direction_of_reading_are_made_visible() -> None:
+    assert visible("a\u202eb\u2028c\udc80") == "a\\u202eb\\u2028c\\udc80"
+    assert one_line("a\nb\tc") == "a\\nb\\tc"
 
 
 def test_columns_are_left_out_in_the_order_given_until_the_rest_fits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -147,3 +148,34 @@ def test_a_mysql_url_without_a_database_is_refused() -> None:
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert masked(url) == shown
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_sqlite_file_that_we_create_is_readable_by_nobody_else(tmp_path: Path, linked: bool) -> None:  # noqa: FBT001 - a parameter
+    path = tmp_path / "work.db"
+    if linked:
+        (tmp_path / "link.db").symlink_to(path)
+    before = os.umask(0o022)
+    try:
+        database = open_database(f"sqlite:///{tmp_path / 'link.db' if linked else path}")
+        connection = database.connect()
+        connection.execute("CREATE TABLE t (x)")
+
+        assert {it.name: it.stat().st_mode & 0o777 for it in tmp_path.iterdir() if not it.is_symlink()} == {
+            "work.db": 0o600,
+            "work.db-wal": 0o600,
+            "work.db-shm": 0o600,
+        }
+        connection.close()
+    finally:
+        os.umask(before)
+
+
+def test_a_sqlite_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "work.db"
+    path.touch()
+    path.chmod(0o660)
+
+    open_database(f"sqlite:///{path}").connect().close()
+
+    assert path.stat().st_mode & 0o777 == 0o660

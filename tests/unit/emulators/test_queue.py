@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import subprocess
+import sys
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
 
 from stepfast_emulators.service_bus.amqp import Code, Timestamp, UInt, described
-from stepfast_emulators.service_bus.emulator import QueueSettings, parse_queue
+from stepfast_emulators.service_bus.emulator import QUEUE_OPTIONS, QueueSettings, parse_queue
 from stepfast_emulators.service_bus.faults import RefusedError
 from stepfast_emulators.service_bus.message import SCHEDULED_AT, Message, parse
 from stepfast_emulators.service_bus.queue import DETAIL, REASON, Outcome, Queue
@@ -292,3 +294,34 @@ def test_a_queue_is_named_with_its_settings() -> None:
 def test_a_mistake_in_it_is_named(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_queue(text)
+
+
+def test_the_command_line_explains_every_option_of_a_queue() -> None:
+    program = [sys.executable, "-m", "stepfast_emulators.service_bus", "--help"]
+
+    said = subprocess.run(program, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    assert list(QUEUE_OPTIONS) == [it.name for it in fields(QueueSettings)]
+    assert [name for name in QUEUE_OPTIONS if f"  {name}=" not in said] == []
+    assert all(parse_queue(f"work,{name}={value}") for name, (value, _) in QUEUE_OPTIONS.items())
+
+
+@pytest.mark.parametrize("properties", [None, [], [None, None, "reply-to"]])
+def test_a_message_without_an_id_gets_one_that_every_receiver_sees(
+    properties: list[str | None] | None,
+) -> None:
+    work, first, second = queue(Timeline()), Taker(credit=1), Taker(credit=1)
+    sections = [] if properties is None else [described(Code.PROPERTIES, properties)]
+    for taker in (first, second):
+        work.store(parse(b"".join([*sections, described(Code.DATA, b"{}")])))
+        work.join(taker)
+        work.deliver()
+    assert isinstance(first.messages[0].id, str)
+    assert first.messages[0].id != second.messages[0].id
+    assert first.messages[0].properties[1:] == (properties or [None])[1:]
+
+    work.leave(second)
+    first.credit = 1
+    work.settle(first.token, Outcome.ABANDONED)
+
+    assert ids(first)[1] == ids(first)[0]

@@ -8,9 +8,15 @@ from datetime import timedelta
 import pytest
 
 from stepfast import PermanentError, Retry, StepCancelled, TransientError
-from stepfast.errors import ArgumentsError, ConstraintError, PoisonedTransactionError, StepTimeout
+from stepfast.errors import (
+    ArgumentsError,
+    ConstraintError,
+    PoisonedTransactionError,
+    StepTimeout,
+    UnreachableError,
+)
 from stepfast.jobs.outcome import Again, Bury, Stop
-from stepfast.jobs.retry import describe, fingerprint, grouped, judge
+from stepfast.jobs.retry import OUTAGES_IN_A_ROW, HandlerOutages, describe, fingerprint, grouped, judge
 from stepfast.telemetry.masking import storable, without_secrets
 
 RETRY = Retry(attempts=3, first="10s")
@@ -45,6 +51,37 @@ def test_a_transient_error_without_a_delay_waits_a_while() -> None:
 
     assert isinstance(verdict, Again)
     assert verdict.delay > timedelta(seconds=1)
+
+
+def outage() -> UnreachableError:
+    error = UnreachableError("gone")
+    error.origin = 1
+    return error
+
+
+def test_an_outage_of_our_database_is_not_charged_and_one_of_another_is() -> None:
+    outages = HandlerOutages(1, lambda: True)
+    other = UnreachableError("gone")
+    other.origin = 2
+
+    assert isinstance(outages.excused(outage(), "job"), TransientError)
+    assert outages.excused(other, "job") is other
+
+
+def test_a_job_that_meets_one_outage_after_the_other_is_charged_in_the_end() -> None:
+    """Its handler is the cause, perhaps: a statement larger than the server takes ends the connection each time."""
+    outages, error = HandlerOutages(1, lambda: True), outage()
+
+    excused = [outages.excused(error, "job") is not error for _ in range(OUTAGES_IN_A_ROW + 1)]
+
+    assert excused == [True] * (OUTAGES_IN_A_ROW - 1) + [False, True]
+    assert outages.excused(error, "another job") is not error
+
+
+def test_an_outage_that_the_heartbeat_meets_too_is_never_charged() -> None:
+    outages, error = HandlerOutages(1, lambda: False), outage()
+
+    assert all(outages.excused(error, "job") is not error for _ in range(3 * OUTAGES_IN_A_ROW))
 
 
 def test_a_step_that_was_asked_to_stop_stops() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from stepfast import Stepfast
+from stepfast import Retry, Stepfast
+from stepfast.config import checked_name
 from stepfast.errors import ConfigurationError, UnknownKindError
-from stepfast.jobs.kinds import checked_name, is_async
+from stepfast.jobs.kinds import is_async
 
 
 @pytest.fixture
@@ -92,7 +93,22 @@ def test_another_name_is_refused(name: str) -> None:
         ({"priority": 40_000}, "priority 40000"),
         ({"priority": "high"}, "priority 'high'"),
         ({"timeout": "soon"}, "timeout: 'soon'"),
+        ({"timeout": 0}, "timeout=0: no step can end in no time"),
+        ({"timeout": "0s"}, "timeout='0s': no step"),
+        ({"timeout": float("nan")}, "timeout: nan is not a duration"),
+        ({"timeout": True}, "timeout: True is not a duration"),
         ({"queue": "a b"}, "queue 'a b'"),
+        ({"name": ""}, "job name ''"),
+        ({"encrypted": "no"}, "encrypted='no': True, False, or 'mixed'"),
+        ({"result_ttl": "long"}, "result_ttl: 'long'"),
+        ({"retry": "3"}, "job 'work': retry='3': give Retry"),
+        ({"retry": True}, "retry=True"),
+        ({"retry": False}, "retry=False"),
+        ({"retry": 2.5}, r"retry=2\.5"),
+        ({"retry": [1, 2]}, r"retry=\[1, 2\]"),
+        ({"retry": {"attempts": 3}}, "retry={'attempts': 3}"),
+        ({"retry": Retry}, "retry=<class"),
+        ({"retry": 0}, "tried at least once"),
     ],
 )
 def test_options_that_cannot_work_are_refused_at_the_decorator(
@@ -102,6 +118,30 @@ def test_options_that_cannot_work_are_refused_at_the_decorator(
 
         @app.job(**options)
         def work() -> None: ...
+
+
+def test_a_number_of_attempts_is_a_retry_policy(app: Stepfast) -> None:
+    @app.job(retry=3)
+    def work() -> None: ...
+
+    @app.task("ingest", retry=7)
+    def ingest() -> None: ...
+
+    assert work.kind.retry == Retry(attempts=3)
+    assert app.kinds.get("task.ingest").retry == Retry(attempts=7)
+
+
+def test_a_task_without_a_policy_is_refused_as_a_job_is(app: Stepfast) -> None:
+    for options, sentence in (({"retry": "3"}, "task 'ingest': retry='3'"), ({"timeout": 0}, "timeout=0")):
+        with pytest.raises(ConfigurationError, match=sentence):
+            app.task("ingest", **options)(lambda: None)
+
+
+def test_an_option_that_does_not_exist_is_refused_with_the_one_that_was_meant(app: Stepfast) -> None:
+    with pytest.raises(
+        TypeError, match=r"job\(\) got an unexpected keyword argument 'retries'; did you mean 'retry'\?"
+    ):
+        app.job(retries=3)(lambda: None)  # type: ignore[call-arg]
 
 
 def test_coroutines_are_recognised_through_decorators() -> None:

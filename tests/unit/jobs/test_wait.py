@@ -39,13 +39,13 @@ def test_who_never_waited_has_no_event(cursor: str | None) -> None:
 
 def test_everything_inside_is_sealed_anew() -> None:
     old, both = Keyring([OLD]), Keyring([NEW, OLD])
-    stored = waiting.waiting_cursor(old.seal("7", "cursor of x"), "paid")
-    stored = arrived_cursor(stored, "e", 1, old.seal('"money"', "event paid"))
+    stored = waiting.waiting_cursor(old.seal("7", "cursor of x", "job"), "paid")
+    stored = arrived_cursor(stored, "e", 1, old.seal('"money"', "event paid", "e"))
 
-    new = waiting.reencrypt_cursor(stored, both, "cursor of x")
+    new = waiting.reencrypt_cursor(stored, both, "cursor of x", "job")
 
-    assert Keyring([NEW]).open(cursor_in(new) or "", "cursor of x") == "7"
+    assert Keyring([NEW]).open(cursor_in(new) or "", "cursor of x", "job") == "7"
     assert OLD not in new
     assert new.count(both.current) == 2
-    assert waiting.reencrypt_cursor(new, both, "cursor of x") == new
-    assert waiting.reencrypt_cursor("7", both, "cursor of x") == "7"
+    assert waiting.reencrypt_cursor(new, both, "cursor of x", "job") == new
+    assert waiting.reencrypt_cursor("7", both, "cursor of x", "job") == "7"

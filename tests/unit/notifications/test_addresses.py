@@ -114,6 +114,13 @@ def test_a_password_in_the_wrong_place_is_not_repeated(text: str) -> None:
     assert "hunter2" not in shown(f"10.0.0.0/8,{text}")
 
 
+def test_a_name_that_no_host_can_have_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match="an entry has 5,000 characters; the name of a host has at most 253"
+    ):
+        Allowed.read(["1" * 5_000])
+
+
 def test_a_network_that_is_none_says_why() -> None:
     with pytest.raises(ConfigurationError, match="host bits set"):
         Allowed.read(["10.0.0.1/8"])

@@ -36,6 +36,14 @@ def test_a_genuine_one_is_believed(body: bytes | str) -> None:
     assert verify(body, HEADERS, SECRET, now=AT) == ID
 
 
+@pytest.mark.parametrize("name", HEADERS)
+def test_half_a_character_in_a_header_or_the_body_was_never_signed(name: str) -> None:
+    with pytest.raises(SignatureError):
+        verify(BODY, HEADERS | {name: f"{HEADERS[name]}\udc80"}, SECRET, now=AT)
+    with pytest.raises(SignatureError, match="half a character"):
+        verify("\udc80", HEADERS, SECRET, now=AT)
+
+
 def test_names_of_headers_may_be_written_in_any_case() -> None:
     assert verify(BODY, {name.title(): it for name, it in HEADERS.items()}, SECRET, now=AT) == ID
 

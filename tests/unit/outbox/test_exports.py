@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,13 @@ def test_the_folder_is_made_and_the_file_written(path: Path) -> None:
     assert put(path, '{"a": 1}', 1) == Delivered()
 
     assert path.read_text() == '{"a": 1}\n'
+
+
+def test_a_url_that_cannot_be_read_is_refused_in_words() -> None:
+    problem = problem_of_export("http://[::T1]/")
+
+    assert problem is not None
+    assert problem.startswith("cannot be read as a URL (")
 
 
 def test_a_newer_one_replaces_an_older_one(path: Path) -> None:
@@ -122,12 +130,9 @@ def test_the_text_is_on_the_disk_before_it_takes_the_name(
     monkeypatch.setattr(Path, "replace", watched_replace)
     put(path, "1", 1)
 
-    assert done == [
-        "fsync .watermark.json.stepfast",
-        "fsync .watermark.json.new",
-        "replace .watermark.json.new",
-        "fsync state",
-    ]
+    new = done[1].removeprefix("fsync ")
+    assert done == ["fsync .watermark.json.stepfast", f"fsync {new}", f"replace {new}", "fsync state"]
+    assert re.fullmatch(r"\.watermark\.json\.[0-9a-f]{16}\.new", new)
 
 
 def test_half_a_mark_is_taken_for_none(path: Path) -> None:
@@ -137,6 +142,80 @@ def test_half_a_mark_is_taken_for_none(path: Path) -> None:
     put(path, "2", 2)
 
     assert path.read_text() == "2\n"
+
+
+def test_a_file_that_is_not_ours_is_left_alone_until_somebody_says_otherwise(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("alias ls=ls\n")
+
+    for _ in range(2):
+        refused = put(path, "1", 1)
+        assert isinstance(refused, Failed)
+        assert "was not written by Stepfast" in refused.reason
+        assert refused.patience is Patience.LITTLE
+    assert path.read_text() == "alias ls=ls\n"
+
+    (path.parent / ".watermark.json.stepfast").touch()
+    assert put(path, "1", 1) == Delivered()
+    assert path.read_text() == "1\n"
+
+
+@pytest.mark.parametrize("name", ["watermark.json", ".watermark.json.stepfast"])
+@pytest.mark.parametrize("before", ["mine\n", None])
+def test_nothing_is_written_through_a_symbolic_link(
+    path: Path, tmp_path: Path, name: str, before: str | None
+) -> None:
+    victim = tmp_path / "authorized_keys"
+    path.parent.mkdir()
+    if before is not None:
+        victim.write_text(before)
+    (path.parent / name).symlink_to(victim)
+
+    refused = put(path, "1", 1)
+
+    assert isinstance(refused, Failed)
+    assert "symbolic link" in refused.reason
+    assert (victim.read_text() if victim.exists() else None) == before
+
+
+def test_a_mark_with_a_second_name_is_not_written_to(path: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "authorized_keys"
+    victim.write_text("mine\n")
+    path.parent.mkdir()
+    (path.parent / ".watermark.json.stepfast").hardlink_to(victim)
+
+    refused = put(path, "1", 1)
+
+    assert isinstance(refused, Failed)
+    assert victim.read_text() == "mine\n"
+
+
+def test_a_link_under_the_name_of_the_new_file_is_not_followed(path: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "authorized_keys"
+    victim.write_text("mine\n")
+    put(path, "1", 1)
+    for name in (".watermark.json.new", f".watermark.json.{16 * 'a'}.new"):
+        (path.parent / name).symlink_to(victim)
+
+    assert put(path, "2", 2) == Delivered()
+
+    assert victim.read_text() == "mine\n"
+    assert path.read_text() == "2\n"
+    assert not path.is_symlink()
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(path: Path) -> None:
+    put(path, "1", 1)
+    (path.parent / f".watermark.json.{16 * 'a'}.new").write_text("half")
+    (path.parent / ".other.json.new").write_text("not ours")
+
+    put(path, "2", 2)
+
+    assert sorted(it.name for it in path.parent.iterdir()) == [
+        ".other.json.new",
+        ".watermark.json.stepfast",
+        "watermark.json",
+    ]
 
 
 def test_of_many_writers_the_newest_one_wins(path: Path) -> None:
@@ -172,6 +251,7 @@ def test_a_place_that_cannot_be_written_is_said_with_its_path(tmp_path: Path) ->
         ("file:watermark.json", "absolute"),
         ("file:///var/lib/", "absolute"),
         ("file:///var/lib/a%00.json", "absolute"),
+        ("file:///var/lib/app/../../../etc/cron.d/x", "absolute"),
         ("file:///var/lib/a.json?x=1", "%3F"),
         ("file:///" + 2_000 * "a", "at most"),
     ],

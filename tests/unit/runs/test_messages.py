@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -33,6 +34,20 @@ def item(**changes: Any) -> str:
 
 def test_a_work_item_names_a_page_of_a_partition() -> None:
     assert read_hint(item()) == WorkItemHint(RUN, 5, 2, 30)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps(item()),  # JSON.stringify, and the JavaScript SDK of Service Bus once more
+        base64.b64encode(item().encode()).decode(),
+        base64.b64encode(item().encode("utf-16")).decode(),
+        f"\ufeff{item()}",
+    ],
+    ids=["JSON string", "base64", "UTF-16", "mark"],
+)
+def test_a_work_item_is_understood_in_what_other_programs_wrap_it(body: str) -> None:
+    assert read_hint(body) == read_hint(item())
 
 
 def test_fields_that_nobody_knows_are_left_alone() -> None:

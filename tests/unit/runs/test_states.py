@@ -7,17 +7,14 @@ from typing import TypeVar
 import pytest
 
 from stepfast.errors import StateError
-from stepfast.runs.run import (
-    ACTIVE_RUN,
+from stepfast.runs.partition import (
     ENDED_PARTITION,
-    ENDED_RUN,
     OPEN_PARTITION,
     PARTITION_TRANSITIONS,
-    RUN_TRANSITIONS,
     PartitionState,
-    RunState,
-    require_transition,
+    require_partition_transition,
 )
+from stepfast.runs.run import ACTIVE_RUN, ENDED_RUN, RUN_TRANSITIONS, RunState, require_run_transition
 
 S = TypeVar("S", RunState, PartitionState)
 
@@ -48,7 +45,7 @@ def test_every_state_of_a_partition_has_its_arrows() -> None:
 
 @pytest.mark.parametrize(("source", "target"), DRAWN_ARROWS)
 def test_a_run_moves_as_the_operators_documents_draw_it(source: str, target: str) -> None:
-    assert require_transition(DRAWN[source], DRAWN[target])
+    assert require_run_transition(DRAWN[source], DRAWN[target])
 
 
 def test_what_the_documents_lack_is_a_state_and_not_a_guess() -> None:
@@ -71,14 +68,21 @@ def test_every_state_of_a_partition_can_be_reached(state: PartitionState) -> Non
 
 @pytest.mark.parametrize("state", ACTIVE_RUN)
 def test_every_active_run_can_be_cancelled_and_can_complete(state: RunState) -> None:
-    assert require_transition(state, RunState.CANCELLED)
+    assert require_run_transition(state, RunState.CANCELLED)
     assert RunState.COMPLETED in _reachable(RUN_TRANSITIONS, state)
+
+
+def test_a_stalled_run_ends_as_it_would_have_ended_in_the_state_that_it_stalled_in() -> None:
+    stalls = [state for state, arrows in RUN_TRANSITIONS.items() if RunState.STALLED in arrows]
+    ends = {target for state in stalls for target in RUN_TRANSITIONS[state] if target in ENDED_RUN}
+
+    assert ends == {target for target in RUN_TRANSITIONS[RunState.STALLED] if target in ENDED_RUN}
 
 
 @pytest.mark.parametrize("state", OPEN_PARTITION)
 def test_an_open_partition_can_give_up_and_can_be_cancelled(state: PartitionState) -> None:
-    assert require_transition(state, PartitionState.FAILED)
-    assert require_transition(state, PartitionState.CANCELLED)
+    assert require_partition_transition(state, PartitionState.FAILED)
+    assert require_partition_transition(state, PartitionState.CANCELLED)
 
 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.PUBLISHED_PARTIAL])
@@ -87,19 +91,19 @@ def test_a_published_run_is_never_opened_again(state: RunState) -> None:
 
 
 def test_a_run_with_nothing_to_fetch_goes_on_and_does_not_wait_for_partitions() -> None:
-    assert require_transition(RunState.PLANNING, RunState.APPLYING) == "nothing to fetch"
+    assert require_run_transition(RunState.PLANNING, RunState.APPLYING) == "nothing to fetch"
 
 
 def test_a_run_whose_partitions_failed_is_not_consolidated_unless_somebody_says_so() -> None:
-    assert require_transition(RunState.FETCHING, RunState.FAILED) == "last partition ended, some failed"
-    assert require_transition(RunState.FAILED, RunState.APPLYING) == "consolidate, or force"
+    assert require_run_transition(RunState.FETCHING, RunState.FAILED) == "last partition ended, some failed"
+    assert require_run_transition(RunState.FAILED, RunState.APPLYING) == "consolidate, or force"
 
 
 def test_a_move_without_an_arrow_is_refused() -> None:
     with pytest.raises(StateError, match="a run that is completed cannot become fetching"):
-        require_transition(RunState.COMPLETED, RunState.FETCHING)
+        require_run_transition(RunState.COMPLETED, RunState.FETCHING)
     with pytest.raises(StateError, match="a partition that is done cannot become running"):
-        require_transition(PartitionState.DONE, PartitionState.RUNNING)
+        require_partition_transition(PartitionState.DONE, PartitionState.RUNNING)
 
 
 def _reachable(arrows: dict[S, dict[S, str]], start: S) -> set[S]:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError
-from stepfast.runs.window import Window, backfill_window, next_window, skew, source_time, watermark_after
+from stepfast.runs.watermark import watermark_after
+from stepfast.runs.window import Window, backfill_window, next_window, skew, source_time
 
 if TYPE_CHECKING:
     from stepfast.runs.run import RunKind
@@ -57,7 +58,7 @@ def test_the_watermark_is_the_end_of_the_window_and_not_the_time_of_completion()
     run = window()
     completed_at, changed_during_the_run = NOON + timedelta(minutes=15), NOON + timedelta(minutes=5)
 
-    watermark = watermark_after(NOON - timedelta(hours=1), run)
+    watermark = watermark_after(NOON - timedelta(hours=1), run.to)
     following = window(watermark=watermark, now=completed_at + timedelta(hours=1))
 
     assert watermark == run.to < completed_at
@@ -68,15 +69,15 @@ def test_the_watermark_is_the_end_of_the_window_and_not_the_time_of_completion()
 def test_a_watermark_never_moves_back() -> None:
     later = NOON + timedelta(hours=5)
 
-    assert watermark_after(later, window()) == later
-    assert watermark_after(None, window()) == window().to
+    assert watermark_after(later, window().to) == later
+    assert watermark_after(None, window().to) == window().to
 
 
 def test_the_lookback_never_moves_the_watermark_itself() -> None:
     """Runs that find nothing to do would otherwise creep back by a lookback each."""
     watermark: datetime | None = NOON
     for _ in range(50):
-        watermark = watermark_after(watermark, window(watermark=watermark, now=NOON + SETTLE))
+        watermark = watermark_after(watermark, window(watermark=watermark, now=NOON + SETTLE).to)
 
     assert watermark == NOON
 
@@ -97,7 +98,7 @@ def test_an_empty_window_is_a_window_and_its_run_advances_to_its_end() -> None:
     run = window(watermark=NOON - SETTLE, lookback=timedelta(0))
 
     assert run.is_empty
-    assert watermark_after(NOON - SETTLE, run) == run.to == NOON - SETTLE
+    assert watermark_after(NOON - SETTLE, run.to) == run.to == NOON - SETTLE
     assert not window().is_empty
     assert not window("full").is_empty
 
@@ -195,7 +196,7 @@ def test_windows_of_consecutive_runs_leave_nothing_between_them(
             last_took=took,
         )
         windows.append(run)
-        watermark = watermark_after(watermark, run)
+        watermark = watermark_after(watermark, run.to)
         now += took + timedelta(seconds=gap)
 
     assert windows[0].from_ is None
@@ -224,7 +225,7 @@ def test_a_change_that_becomes_visible_late_is_read_by_a_later_run(
         )
         visible = changed_at + lag <= now
         found |= run.from_ is not None and visible and run.from_ <= changed_at < run.to
-        watermark = watermark_after(watermark, run)
+        watermark = watermark_after(watermark, run.to)
         ours += every
 
     assert found

@@ -64,6 +64,28 @@ def test_a_task_may_come_in_base64_or_in_a_list_of_one(around: str) -> None:
     assert read(base64.b64encode(text.encode()).decode()) == read(task())
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        json.dumps(task()),
+        json.dumps(json.dumps(task())),
+        base64.urlsafe_b64encode(task(note="~?>>~ü").encode()).decode().rstrip("="),
+        base64.b64encode(base64.b64encode(task().encode())).decode(),
+        base64.b64encode(task().encode("utf-16")).decode(),
+        json.dumps([json.dumps(task())]),
+    ],
+    ids=["JSON string", "doubled JSON string", "base64url", "doubled base64", "UTF-16", "string in a list"],
+)
+def test_a_task_is_understood_in_what_other_programs_wrap_it(said: str) -> None:
+    assert read(said) == read(task())
+
+
+def test_base64_of_something_else_is_refused_with_that_cause() -> None:
+    why = str(refused(base64.b64encode(b"<task><id>t-1</id></task>").decode()))
+
+    assert "nor base64 of JSON: decoded, it has 25 other characters" in why
+
+
 def handed_on(text: Any) -> dict[str, Any]:
     """A message as the connector of a Logic App has it."""
     return {"MessageId": "m-1", "PopReceipt": "AgAAAAMAAAA=", "DequeueCount": 1, "MessageText": text}
@@ -125,6 +147,7 @@ def test_the_trace_of_whoever_sent_it_is_kept() -> None:
 
     assert read(task(traceparent=trace)).trace == trace
     assert read(task(traceparent="nonsense")).trace is None
+    assert read(task(traceparent=["00"])).trace is None
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_what_is_in_force_is_shown_without_secrets(monkeypatch: pytest.MonkeyPat
         AZURE_STORAGE_CONNECTION_STRING=STORAGE,
         STEPFAST_WEBHOOK_SECRETS="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
         STEPFAST_ALERT_URLS="slack://hunter2",
-        STEPFAST_SECRET_KEY="hunter2" * 5,
+        STEPFAST_SECRET_KEY="hunter2 and more characters than anybody can guess",
         STEPFAST_LISTEN_URL="postgresql://me:hunter2@host/name",
         STEPFAST_CALLBACK_URL="https://me:hunter2@host/callbacks",
     )

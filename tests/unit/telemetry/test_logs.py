@@ -13,6 +13,7 @@ import pytest
 from stepfast.errors import ConfigurationError
 from stepfast.jobs.lease import Lease
 from stepfast.telemetry import happened
+from stepfast.telemetry.current_step import CURRENT
 from stepfast.telemetry.logs import (
     ConsoleFormatter,
     JsonFormatter,
@@ -21,7 +22,6 @@ from stepfast.telemetry.logs import (
     formatter,
     leave_out_others,
 )
-from stepfast.telemetry.traces import CURRENT
 
 LEASE = Lease(
     "01a1df83-8d5c-7000-8000-5a706572814f",
@@ -214,6 +214,46 @@ def test_for_people_a_line_is_one_line(made_by: str) -> None:
     for words in (f"step.failed job_id={LEASE.job_id}", "retry_in_s=1.5"):
         assert words in line
     assert "[warning" in line if made_by == "structlog" else "WARNING" in line
+
+
+EVIL = "no\r\n2026-11-16T00:00:00Z [info     ] worker.stopped  forged=1\x1b[2J\x1b]0;title\x07\u202e\x9b31m\u2028z"
+
+
+def test_no_text_makes_a_line_of_its_own_or_paints_the_terminal(made_by: str) -> None:
+    assert made_by
+    with Printed("console") as ours:
+        happened("step.failed", LEASE._replace(kind=f"kind\n{EVIL}"), error=ValueError(EVIL))
+    with Printed("console") as users:
+        logging.getLogger("shop").warning("saw %s", EVIL, extra={"why": EVIL})
+
+    for line in (ours.line, users.line):
+        assert line.isprintable()
+        assert r"no\x0d\n2026" in line.replace("\\\\", "\\")
+        assert r"\x1b[2J" in line.replace("\\\\", "\\")
+
+
+def test_a_traceback_is_indented_so_that_none_of_its_lines_looks_like_an_entry(made_by: str) -> None:
+    assert made_by
+    with Printed("console") as printed:
+        try:
+            raise LookupError(EVIL)  # noqa: TRY301 - to be caught here
+        except LookupError:
+            logging.getLogger("shop").exception("oops")
+
+    first, *below = printed.line.split("\n")
+    assert "oops" in first
+    assert any("LookupError: no" in line for line in below)
+    assert [line for line in below if not line.startswith("  ")] == []
+    assert [line for line in below if not line.isprintable()] == []
+
+
+def test_json_lines_hold_no_character_that_a_terminal_obeys(made_by: str) -> None:
+    assert made_by
+    with Printed("json") as printed:
+        happened("worker.failed", error=ValueError(f"{EVIL}\x7f"))
+
+    assert printed.line.isprintable()
+    assert printed.entry["errorMessage"] == f"{EVIL}\x7f"
 
 
 def test_odd_characters_survive(made_by: str) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -17,10 +16,21 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stepfast.errors import ConfigurationError, install_hint
 from stepfast.telemetry import EVENTS, listen, unlisten
-from stepfast.telemetry.metrics import BUCKETS, COUNTERS, HEARD, HISTOGRAMS, MOST_VALUES, Metrics, prometheus
+from stepfast.telemetry.metrics import (
+    BUCKETS,
+    COUNTERS,
+    GAUGES,
+    HEARD,
+    HISTOGRAMS,
+    MOST_VALUES,
+    Metrics,
+    prometheus,
+)
 from stepfast.telemetry.sinks import happened
-from stepfast.worker.children import Downlink, Uplink
-from tests.support import rows
+from stepfast.worker.metrics_process import Reports, Uplink
+
+if TYPE_CHECKING:
+    from stepfast.worker.guardian_link import GuardianLink
 
 
 @pytest.fixture
@@ -123,6 +133,43 @@ def test_the_time_that_a_job_waited_is_told_by_queue(metrics: Metrics) -> None:
     assert value(metrics, "stepfast_claimed_jobs_total", queue="mail") == 3
 
 
+def measured(metrics: Metrics, state: str) -> float | None:
+    return value(metrics, "stepfast_broker_messages", transport="service-bus", queue="work", state=state)
+
+
+def test_the_latest_figures_of_a_brokers_queue_are_shown_as_far_as_it_tells(metrics: Metrics) -> None:
+    for ready in (7, 120):
+        happened(
+            "broker.measured",
+            transport="service-bus",
+            queue="work",
+            ready=ready,
+            held=None,
+            scheduled=0,
+            dead=3,
+        )
+
+    assert [measured(metrics, it) for it in ("ready", "held", "scheduled", "dead")] == [120, None, 0, 3]
+
+
+def test_figures_of_a_queue_that_nobody_asks_any_more_vanish(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened("broker.measured", transport="service-bus", queue="work", ready=7)
+    monkeypatch.setattr("stepfast.telemetry.metrics.FRESH", 0.0)
+
+    assert measured(metrics, "ready") is None
+
+
+def test_figures_of_another_process_are_shown_here(metrics: Metrics) -> None:
+    happened("broker.measured", transport="service-bus", queue="work", ready=7)
+    here = Metrics()
+
+    here.add(json.loads(json.dumps(metrics.take())))
+
+    assert (measured(here, "ready"), measured(metrics, "ready")) == (7, None)
+
+
 def test_labels_are_few_whatever_the_kinds_are_called(metrics: Metrics) -> None:
     for n in range(MOST_VALUES + 50):
         happened("step.failed", kind=f"kind-{n}")
@@ -156,6 +203,8 @@ def test_every_metric_hears_of_events_that_exist_and_fields_that_they_have() -> 
     for histogram in HISTOGRAMS:
         for name in histogram.events:
             assert histogram.of in EVENTS[name].fields, (histogram.name, name)
+    for gauge in GAUGES:
+        assert {*gauge.labels[:-1], *gauge.fields} <= set(EVENTS[gauge.event].fields), gauge.name
 
 
 def test_many_threads_lose_nothing(metrics: Metrics) -> None:
@@ -210,44 +259,68 @@ class Health:
         return self._problems
 
 
+class Wire:
+    """A link to a guardian that passes the lines on at once, as JSON does."""
+
+    def __init__(self, reports: Reports | None, child: int = 1) -> None:
+        self._reports = reports
+        self._child = child
+
+    def send_metrics(self, line: dict[str, Any]) -> bool:
+        if self._reports is None:
+            return False
+        self._reports.hear(json.loads(json.dumps({"child": self._child, **line})))
+        return True
+
+
+def uplink_to(reports: Reports | None, child: int = 1) -> Uplink:
+    return Uplink(cast("GuardianLink", Wire(reports, child)))
+
+
 def test_a_child_tells_its_parent_what_it_counted_and_what_is_wrong() -> None:
     metrics = Metrics()
-    downlink = Downlink(metrics)
-    unheard = downlink.problems()
-    uplink = Uplink(os.dup(downlink.theirs))
-    downlink.start()
+    reports = Reports(metrics, processes=1)
+    unheard = reports.problems()
+    uplink = uplink_to(reports)
 
     uplink.start(Health("the heartbeat is late"))
     happened("step.failed", kind="greet")
-    uplink.metrics.add({"counts": [["stepfast_timeouts", ["mail"], 3]], "times": []})  # of a child of its own
     uplink.stop()
 
-    rows.eventually(lambda: value(metrics, "stepfast_timeouts_total", kind="mail"))
     assert value(metrics, "stepfast_steps_total", kind="greet", outcome="failed") == 1
-    assert unheard == ["it has not reported yet"]
-    assert downlink.problems() == ["the heartbeat is late"]
+    assert unheard == ["process 1: it has not reported yet"]
+    assert reports.problems() == ["process 1: the heartbeat is late"]
 
 
-def test_the_last_words_of_a_killed_child_do_no_harm() -> None:
+def test_counts_of_a_process_for_suspects_are_added_and_its_problems_are_its_own() -> None:
     metrics = Metrics()
-    downlink = Downlink(metrics)
-    line = json.dumps(
-        {"metrics": {"counts": [["stepfast_timeouts", ["mail"], 3]], "times": []}, "problems": []}
-    )
-    child = os.dup(downlink.theirs)
-    downlink.start()
+    reports = Reports(metrics, processes=1)
+    uplink = uplink_to(reports, child=0)
 
-    os.write(child, f'{line}\nnonsense\n{{"problems": 1}}\n{line}\n{line[:30]}'.encode())
-    os.close(child)
+    uplink.start(Health("it runs suspects"))
+    happened("step.failed", kind="greet")
+    uplink.stop()
 
-    rows.eventually(lambda: value(metrics, "stepfast_timeouts_total", kind="mail") == 6)
-    assert downlink.problems() == []
+    assert value(metrics, "stepfast_steps_total", kind="greet", outcome="failed") == 1
+    assert reports.problems() == ["process 1: it has not reported yet"]
+
+
+def test_a_process_that_ended_is_a_problem_until_its_successor_reports() -> None:
+    reports = Reports(Metrics(), processes=2)
+    for number in (1, 2):
+        reports.hear({"child": number, "metrics": {"counts": [], "times": []}, "problems": []})
+    healthy = reports.problems()
+
+    reports.hear({"child": 2, "ended": -9, "restart_in_s": 1.0})
+    ended = reports.problems()
+    reports.hear({"child": 2, "metrics": {"counts": [], "times": []}, "problems": []})
+
+    assert (healthy, reports.problems()) == ([], [])
+    assert ended == ["process 2 has ended; it starts again in 1 s"]
 
 
 def test_a_child_whose_parent_is_gone_goes_on() -> None:
-    mine, theirs = os.pipe()
-    uplink = Uplink(theirs)
-    os.close(mine)
+    uplink = uplink_to(None)
 
     uplink.start(Health())
     uplink.stop()

@@ -13,7 +13,7 @@ import pytest
 
 from stepfast.telemetry import EVENTS, LEVELS, Fact, happened, listen, sinks, unlisten, wanted
 from stepfast.telemetry.masking import without_data, without_secrets
-from stepfast.telemetry.sinks import camel, plain, sentence
+from stepfast.telemetry.sinks import Plain, camel, plain, sentence
 from tests.support.events import hearing, named
 
 
@@ -101,6 +101,12 @@ def test_a_listener_that_fails_disturbs_nobody_and_is_told_of_once(caplog: pytes
     assert [it.getMessage() for it in caplog.records if it.exc_info] == [
         "a listener failed at worker.started"
     ]
+
+
+def test_fields_in_a_log_are_one_line_whatever_they_hold() -> None:
+    fields: Plain = {"worker_id": "w\r\n2026 worker.stopped\x1b[2J\u202e", "error_message": "a\tb"}
+
+    assert sentence(fields) == r"worker_id=w\x0d\n2026 worker.stopped\x1b[2J\u202e error=a\tb"
 
 
 def test_an_event_that_is_not_in_the_list_is_told_all_the_same(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,21 +12,24 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
 from stepfast.clock import new_id, new_ids
 from stepfast.errors import ConfigurationError, install_hint
 from stepfast.jobs.lease import Lease
+from stepfast.telemetry.current_step import CURRENT
 from stepfast.telemetry.traces import (
-    CURRENT,
     begin_step,
     current_trace,
     end_step,
     enqueuing,
     export_spans,
+    flush_spans,
     inside,
+    sender_trace,
+    sending,
     trace_id_of,
     traceparent_of,
     tracer,
@@ -100,6 +104,24 @@ def test_a_trace_that_cannot_be_read_is_none(stored: str) -> None:
 
     assert trace_id_of(job.job_id, stored) == trace_id_of(job.job_id, None)
     assert re.fullmatch(TRACEPARENT, traceparent_of(job))
+
+
+@pytest.mark.parametrize(
+    ("properties", "found"),
+    [
+        ({"traceparent": STORED}, STORED),
+        ({"Diagnostic-Id": STORED}, STORED),
+        ({"diagnostic-id": STORED}, STORED),
+        ({"Diagnostic-Id": "|7d4b.1.", "traceparent": STORED}, STORED),
+        ({"Diagnostic-Id": "|7d4b.1."}, None),  # as Azure's oldest SDKs wrote it
+        ({"traceparent": 7, "other": STORED}, None),
+        ({}, None),
+    ],
+)
+def test_the_span_of_a_sender_is_read_from_the_properties_of_its_message(
+    properties: dict[str, object], found: str | None
+) -> None:
+    assert sender_trace(properties) == found
 
 
 def test_what_is_made_inside_a_step_belongs_to_it() -> None:
@@ -246,6 +268,60 @@ def test_a_broken_processor_of_the_program_does_not_stop_the_work(
         "OpenTelemetry could not end a span",
         "OpenTelemetry could not begin a span",
     ]
+
+
+def test_a_message_is_sent_inside_a_span_of_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(monkeypatch)
+
+    with sending("webhook", "https://a.example", STORED, lease()) as span:
+        span.outcome = "sent"
+    with sending("webhook", "https://a.example", None, lease()) as failed:
+        failed.facts = {"error": "HTTP 500"}
+
+    one, other = recorded.exporter.get_finished_spans()
+    assert one.context is not None
+    assert one.parent is not None
+    assert span.traceparent == f"{STORED[:36]}{one.context.span_id:016x}-01"
+    assert f"{one.parent.span_id:016x}" == "b7ad6b7169203331"
+    assert (one.name, one.kind, (one.attributes or {})["stepfast.outcome"]) == (
+        "send webhook",
+        trace.SpanKind.CLIENT,
+        "sent",
+    )
+    assert other.parent is None
+    assert other.status.description == "Error: HTTP 500"
+
+
+def test_without_a_tracer_a_message_carries_the_trace_that_it_has() -> None:
+    with sending("webhook", "https://a.example", STORED, lease()) as span:
+        assert span.traceparent == STORED
+
+
+def test_spans_that_wait_are_exported_before_a_process_ends_without_hooks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    with provider.get_tracer("shop").start_as_current_span("request"):
+        pass
+
+    flush_spans()
+
+    assert [it.name for it in exporter.get_finished_spans()] == ["request"]
+    provider.shutdown()
+
+
+def test_an_exporter_that_hangs_keeps_no_process_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    provider = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(provider, "force_flush", released.wait)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+
+    flush_spans(patience=0.01)
+
+    released.set()
 
 
 # What the environment asks for

@@ -9,6 +9,7 @@ import pytest
 from stepfast.errors import ConfigurationError
 from stepfast.transports.azure import checked_namespace, storage_url
 from stepfast.transports.contract import TransportRefusedError
+from stepfast.transports.open import open_transport, transport_settings
 from stepfast.transports.storage_queue import StorageQueueTransport
 
 NO_KEY = (
@@ -49,9 +50,43 @@ def test_the_url_of_an_account_has_no_keys(url: str) -> None:
     assert "c2VjcmV0" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["ns", "ns.servicebus.windows.net", "localhost:5672", "127.0.0.1"])
-def test_a_namespace_is_a_name_or_a_host(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ns",
+        "ns.servicebus.windows.net",
+        "NS.ServiceBus.Windows.net:5671",
+        "ns.privatelink.servicebus.windows.net",
+        "ns.servicebus.chinacloudapi.cn",
+        "ns.servicebus.usgovcloudapi.net",
+    ],
+)
+def test_a_namespace_is_a_name_or_a_host_of_azure(name: str) -> None:
     assert checked_namespace(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evil.attacker.example",
+        "evilservicebus.windows.net",
+        "ns.servicebus.windows.net.attacker.example",
+        "localhost",
+        "localhost:5672",
+        "127.0.0.1",
+        "evil:5671",
+    ],
+)
+def test_another_host_is_a_namespace_only_if_the_environment_names_it(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="STEPFAST_AZURE_HOSTS"):
+        checked_namespace(name)
+
+    assert checked_namespace(name, ["other.example", name.upper()]) == name
+    by_list = transport_settings({"STEPFAST_AZURE_HOSTS": f"other.example, {name}"})
+    by_transport = transport_settings({"STEPFAST_TRANSPORT": f"service-bus://{name}"})
+    by_namespace = transport_settings({"AZURE_SERVICE_BUS_NAMESPACE": name})
+    for settings in (by_list, by_transport, by_namespace):
+        assert open_transport(f"service-bus://{name}", settings).name == "service-bus"
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,22 @@ def test_metrics_are_served_as_prometheus_asks_for_them() -> None:
     assert open_metrics[2].endswith("# EOF\n")
 
 
+def test_a_look_at_the_head_is_answered_like_the_page_without_its_body() -> None:
+    with serving(["the pool is full"]) as url:
+        answers = {}
+        for path in ("/metrics", "/healthz", "/jobs"):
+            connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+            connection.request("HEAD", path)
+            answer = connection.getresponse()
+            answers[path] = (answer.status, answer.headers["Content-Type"], answer.read())
+            connection.close()
+        pages = {path: get(f"{url}{path}")[:2] for path in answers}
+
+    assert {path: answer[:2] for path, answer in answers.items()} == pages
+    assert pages["/healthz"][0] == 503
+    assert {answer[2] for answer in answers.values()} == {b""}
+
+
 def test_a_healthy_worker_answers_200_and_another_one_503_with_the_reason() -> None:
     problems: list[str] = []
     with serving(problems) as url:

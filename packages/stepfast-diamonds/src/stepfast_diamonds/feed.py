@@ -12,12 +12,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from stepfast import Concurrency, Feed, Offset, PermanentError, Rate, Sweep, sql
-from stepfast.errors import DatabaseError
+from stepfast.errors import DatabaseError, HeldError, SchemaError
 from stepfast_diamonds.datasets import bump_version
 from stepfast_diamonds.heatmap import nivoda_heatmap
 from stepfast_diamonds.mapping import Need, identity_of, map_offer
 from stepfast_diamonds.repricing import Repricing, RepricingScope
-from stepfast_diamonds.rule_sets import active_version, find_rules, pin, pinned, version_of
+from stepfast_diamonds.rule_sets import is_usable, pin, pinned, rules_or_active, version_of
 from stepfast_diamonds.schema import naming_the_command
 from stepfast_diamonds.settings import NivodaSettings, from_environment
 from stepfast_diamonds.source import open_source
@@ -67,7 +67,7 @@ class CanonicalFeed(Feed):
 
     A subclass sets `name` and `lab_grown`, and writes `count`, `fetch` and a plan. All rows of a run are priced by the
     rule set that is active when it begins; if another one is active when it has published them, `repricing` is asked to
-    price what it wrote.
+    price what it wrote. A run without a set that can be used is held, and goes on once rules are imported.
     """
 
     table = "diamonds"
@@ -76,6 +76,7 @@ class CanonicalFeed(Feed):
     feed_column = "feed"
     stale = "stale_since"
     sweep = Sweep()
+    mapping_phase = "mapping and pricing"
     mapper_version = "1"
 
     lab_grown: bool = False
@@ -95,15 +96,25 @@ class CanonicalFeed(Feed):
     def started(self, tx: Transaction, run_id: str, /) -> None:
         try:
             pin(tx, self.name, run_id)
+            self._rules(tx, run_id)
         except DatabaseError as error:
             raise naming_the_command(error) from error
 
     def mapping(self, tx: Transaction, run_id: str | None, /) -> Callable[[Any], Mapping[str, Any]]:
-        version = version_of(tx, run_id)
-        rules = self._known.get(version)
-        if rules is None:
-            rules = self._known[version] = find_rules(tx, version)
+        try:
+            rules = self._rules(tx, run_id)
+        except DatabaseError as error:
+            named = naming_the_command(error)
+            raise (HeldError(str(named)) if isinstance(named, SchemaError) else error) from error
         return self.priced_by(rules, int(tx.first(CLOCK)))
+
+    def _rules(self, tx: Transaction, run_id: str | None) -> RuleSet:
+        version = version_of(tx, run_id)
+        if version not in self._known:
+            rules = rules_or_active(tx, version)
+            self._known[rules.version] = rules
+            return rules
+        return self._known[version]
 
     def priced_by(self, rules: RuleSet, now: int) -> Callable[[Any], Mapping[str, Any]]:
         """From an offer to a row of `diamonds`."""
@@ -125,13 +136,13 @@ class CanonicalFeed(Feed):
 
     def published(self, tx: Transaction, run_id: str, /) -> None:
         bump_version(tx, self.name)
-        found = pinned(tx, run_id)
-        if self.repricing is None or found is None or found[0] == active_version(tx):
+        found, active = pinned(tx, run_id), version_of(tx, None)
+        if self.repricing is None or found is None or active in (0, found[0]):
             return
         version, since = found
-        self.repricing.ask(
-            tx, RepricingScope(version, self.name, since)
-        )  # other stones keep their prices: no operator asked
+        # Other stones keep their prices: no operator asked. Of a run that lost its set, others have priced a part.
+        wrote = version if is_usable(tx, version) else None
+        self.repricing.ask(tx, RepricingScope(wrote, self.name, since))
 
 
 class NivodaFeed(CanonicalFeed):
@@ -156,6 +167,7 @@ class NivodaFeed(CanonicalFeed):
         self.name = LABGROWN if lab_grown else NATURAL
         self.lab_grown = lab_grown
         self.page_size = known.page_size
+        self.price_dimension = known.partition_by
         self.partitioner = nivoda_heatmap(lab_grown=lab_grown, by=known.partition_by)
         self.limits = limits_of(known)
         for name, value in more.items():

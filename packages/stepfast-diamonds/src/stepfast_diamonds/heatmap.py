@@ -4,6 +4,9 @@ The partitions tile every price there can be, and neighbours share their bound: 
 not. Stones of one upload share their place in the source's order, which shuffles them; in many small partitions few
 of them meet, and a partition that fits on one page has no order at all. So there are at least two hundred, as long as
 each has a page of stones.
+
+To count each of them would take more counts than the reading is worth: a sample of sixty says where the stones are.
+What holds more than twice its estimate is divided when it is read.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ TARGET: Final = 3_000  # stones
 FEWEST: Final = 200
 MOST: Final = 1_000
 LEAST_ROWS: Final = 25  # with a fifth more it is a page
-BUDGET: Final = 10_000
+SAMPLE: Final = 60  # counts of planning
+BUDGET: Final = 10_000  # counts of dividing one partition
 AT_ONCE: Final = 6  # counts under way: at 25 a second and 150 ms each there is no use in more
 
 # From here on nothing is cut by price any more: the last partition has no end.
@@ -44,7 +48,12 @@ GRAIN: Final = 0.01  # of a carat
 
 
 def nivoda_heatmap(
-    *, lab_grown: bool, by: Price = "dollar_per_carat", target: int = TARGET, fewest: int = FEWEST
+    *,
+    lab_grown: bool,
+    by: Price = "dollar_per_carat",
+    target: int = TARGET,
+    fewest: int = FEWEST,
+    sample: int | None = SAMPLE,
 ) -> Heatmap:
     """The partitioner of a feed. `by`: prices per carat add up better than prices do."""
     until, step = DENSE[by, lab_grown]
@@ -59,6 +68,7 @@ def nivoda_heatmap(
         least_rows=min(LEAST_ROWS, target),
         budget=BUDGET,
         at_once=AT_ONCE,
+        sample=sample,
     )
 
 

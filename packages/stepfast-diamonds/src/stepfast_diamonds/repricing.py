@@ -26,7 +26,14 @@ from stepfast_diamonds.datasets import bump_version
 from stepfast_diamonds.mapping import RejectedError
 from stepfast_diamonds.money import THOUSANDTH, rounded, stored
 from stepfast_diamonds.pricing import RATIO_GRAIN
-from stepfast_diamonds.rule_sets import Activated, activate, active_version, find_rules, previous_version
+from stepfast_diamonds.rule_sets import (
+    Activated,
+    activate,
+    active_version,
+    previous_version,
+    rules_or_active,
+    version_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,7 +148,12 @@ class Repricing:
     def _rules(self, version: int) -> RuleSet:
         if version not in self._known:
             with self.app.reading() as tx:
-                self._known[version] = find_rules(tx, version)
+                rules = rules_or_active(tx, version)
+            if rules.version != version:
+                raise TransientError(
+                    "another rule set is active by now; the batch is priced by that one", delay=0
+                )
+            self._known[version] = rules
         return self._known[version]
 
     def _reprice(self, step: Step, scope: RepricingScope) -> Done | Continue:
@@ -167,7 +179,7 @@ class Repricing:
 
     def _at(self, tx: Transaction, step: Step) -> RepricingCursor:
         """Where this step begins: behind the last one, or anew if another set is active by now."""
-        version = active_version(tx)
+        version = version_of(tx, None) or rules_or_active(tx, 0).version
         if step.cursor is None:
             return RepricingCursor(version)
         at = msgspec.convert(step.cursor, RepricingCursor)

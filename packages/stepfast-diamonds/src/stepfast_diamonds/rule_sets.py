@@ -1,6 +1,7 @@
 """Rule sets in the database: written once, never changed. The active one is named by one row, moved under its lock.
 
-A run begins with the set that is active at that moment, and keeps it to its end.
+A run begins with the set that is active at that moment, and keeps it to its end. A set that was removed or changed by
+hand is not used: a run that has no other one is held until a set is imported.
 
 Doubts about a set are reported and do not keep it from being stored: a word that no stone has makes a rule that never
 applies, but the word may be new.
@@ -19,13 +20,13 @@ import msgspec
 
 from stepfast import sql
 from stepfast.applications import moment
-from stepfast.errors import NotFoundError, SchemaError, StateError
+from stepfast.errors import HeldError, NotFoundError, SchemaError, StateError
 from stepfast_diamonds import rules
 from stepfast_diamonds.mapping_words import GRADES, INTENSITIES, SAME_SHAPE
 from stepfast_diamonds.money import stored
 from stepfast_diamonds.pricing import PricingRule, StoneType
 from stepfast_diamonds.rules import RuleSet, default_rules, problems
-from stepfast_diamonds.rules_file import conditions_of, rating_rule, written
+from stepfast_diamonds.rules_file import RulesError, conditions_of, rating_rule, written
 from stepfast_diamonds.simulator import vocabulary
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 
 SEED = "stepfast diamonds migrate"
+NOT_ACTIVE: Final = "no rule set is active; run `stepfast diamonds migrate` once, or import one: stepfast diamonds rules import FILE"
 _ACTIVE = "SELECT version, previous FROM pricing_active WHERE id = 1"
 READ_ACTIVE = sql(_ACTIVE)
 LOCK_ACTIVE = sql(_ACTIVE + " {for_update}")
@@ -46,7 +48,15 @@ SWITCH_ACTIVE = sql("""
     UPDATE pricing_active SET previous = version, version = :version, changed_at = {now}
      WHERE id = 1 AND version = :before
 """)
-LAST_VERSION = sql("SELECT max(version) FROM pricing_rule_sets")
+# A number is never given twice, also if its set was deleted: stones and runs still name it.
+LAST_VERSION = sql("""
+    SELECT max(v.version)
+      FROM (SELECT max(version) AS version FROM pricing_rule_sets
+            UNION ALL SELECT max(version) FROM pricing_active
+            UNION ALL SELECT max(previous) FROM pricing_active
+            UNION ALL SELECT max(version) FROM pricing_pins
+            UNION ALL SELECT max(ruleset_version) FROM diamonds) v
+""")
 FIND_SAME_RULES = sql("SELECT min(version) FROM pricing_rule_sets WHERE digest = :digest")
 ADD_RULE_SET = sql("""
     INSERT INTO pricing_rule_sets (version, name, margin_natural, margin_lab, margin_fancy, rating_fallback,
@@ -62,9 +72,12 @@ ADD_RATING_RULES = sql("""
     VALUES (:version, :number, :priority, :rating, :conditions)
 """)
 FIND_RULE_SET = sql("""
-    SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty
+    SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty, digest
       FROM pricing_rule_sets WHERE version = :version
 """)
+FORGET_RULE_SET = sql("DELETE FROM pricing_rule_sets WHERE version = :version")
+FORGET_PRICING_RULES = sql("DELETE FROM pricing_rules WHERE version = :version")
+FORGET_RATING_RULES = sql("DELETE FROM rating_rules WHERE version = :version")
 READ_PRICING_RULES = sql("""
     SELECT priority, stone_type, price_min, price_max, feed, margin_modifier, rating
       FROM pricing_rules WHERE version = :version ORDER BY number
@@ -77,8 +90,7 @@ LIST_FEEDS_AND_TYPES = sql("""
       FROM diamonds
 """)
 PIN_RULE_SET = sql("""
-    INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
-    SELECT :run_id, :feed, version, {now} FROM pricing_active WHERE id = 1 AND version > 0
+    INSERT INTO pricing_pins (run_id, feed, version, pinned_at) VALUES (:run_id, :feed, :version, {now})
 """)
 READ_PIN = sql("SELECT version, pinned_at FROM pricing_pins WHERE run_id = :run_id")
 LIST_RULE_SETS = sql("""
@@ -109,6 +121,9 @@ class RuleSetReport:
 class Imported(NamedTuple):
     version: int
     created: bool  # False: the same rules had been imported before
+    restored: bool = False  # they were, and a part of them had been removed or changed by hand
+    activated: bool = False  # the active set could not be used, so this one is active now
+    before: int = 0  # the active set before
 
 
 class Activated(NamedTuple):
@@ -117,26 +132,43 @@ class Activated(NamedTuple):
 
 
 def add_default_rules(tx: Transaction) -> None:
-    """Store the default rules as version 1, and activate them, unless a set is active."""
+    """Store the default rules as version 1, and activate them, unless there was a set before: then a person chooses."""
     tx.run(BEGIN_ACTIVE)
-    if _lock_active(tx) == 0:
+    if _lock_active(tx) == 0 and not tx.first(LAST_VERSION):
         tx.run(SWITCH_ACTIVE, version=_add_rule_set(tx, default_rules(), SEED), before=0)
 
 
 def import_rules(tx: Transaction, it: RuleSet, by: str) -> Imported:
-    """Store a set under the next number. It prices nothing before it is activated."""
+    """Store a set under the next number. It prices nothing before it is activated, unless the active set cannot be used.
+
+    Rules that are stored already, and were damaged since, are stored again under their number.
+    """
     _refuse_problems(it)
-    _lock_active(tx)  # one number at a time
+    tx.run(BEGIN_ACTIVE)
+    before = _lock_active(tx)  # one number at a time
     known = tx.first(FIND_SAME_RULES, digest=digest(it))
-    return (
-        Imported(int(known), created=False)
-        if known is not None
-        else Imported(_add_rule_set(tx, it, by), created=True)
-    )
+    restored = known is not None and not is_usable(tx, int(known))
+    if known is None:
+        version = _add_rule_set(tx, it, by)
+    else:
+        version = int(known)
+        if restored:
+            _add_rule_set(tx, it, by, version)
+    needed = not is_usable(tx, before) and not problems(it, stones_present(tx))
+    activated = needed and tx.run(SWITCH_ACTIVE, version=version, before=before) == 1
+    return Imported(version, known is None, restored, activated, before)
 
 
-def _add_rule_set(tx: Transaction, it: RuleSet, by: str) -> int:
-    version = int(tx.first(LAST_VERSION) or 0) + 1
+def _add_rule_set(tx: Transaction, it: RuleSet, by: str, version: int | None = None) -> int:
+    """Store a set under the next number, or what is left of one anew under its own."""
+    if version is None:
+        version = int(tx.first(LAST_VERSION) or 0) + 1
+    for statement in (
+        FORGET_RULE_SET,
+        FORGET_PRICING_RULES,
+        FORGET_RATING_RULES,
+    ):  # also rows without their set
+        tx.run(statement, version=version)
     margins = {str(kind): str(margin) for kind, margin in it.margins.items()}
     shown = {
         "name": it.name,
@@ -174,9 +206,11 @@ def digest(it: RuleSet) -> str:
 
 def activate(tx: Transaction, version: int) -> Activated:
     """Make a set the active one: for runs that begin from now on, and for the next repricing."""
+    tx.run(BEGIN_ACTIVE)
     before = _lock_active(tx)
     found = find_rules(tx, version)
     _refuse_problems(found, stones_present(tx))
+    load_rules(tx, version)
     if before == version:
         raise StateError(f"rule set {version} is active already")
     if tx.run(SWITCH_ACTIVE, version=version, before=before) != 1:
@@ -187,7 +221,7 @@ def activate(tx: Transaction, version: int) -> Activated:
 def _lock_active(tx: Transaction) -> int:
     rows = tx.rows(LOCK_ACTIVE)
     if not rows:
-        raise SchemaError("no rule set is active; run `stepfast diamonds migrate` once")
+        raise SchemaError(NOT_ACTIVE)
     return int(rows[0][0])
 
 
@@ -203,13 +237,19 @@ def stones_present(tx: Transaction) -> set[tuple[str, StoneType]]:
 
 
 def find_rules(tx: Transaction, version: int) -> RuleSet:
+    """A stored set, as it is."""
+    return _read_rule_set(tx, version)[0]
+
+
+def _read_rule_set(tx: Transaction, version: int) -> tuple[RuleSet, str]:
+    """A stored set, and the digest that it was imported with."""
     rows = tx.rows(FIND_RULE_SET, version=version)
     if not rows:
         raise NotFoundError(
             f"there is no rule set {version}; `stepfast diamonds rules list` shows those there are"
         )
-    name, natural, lab, fancy, fallback, empty = rows[0]
-    return RuleSet(
+    name, natural, lab, fancy, fallback, empty, imported = rows[0]
+    found = RuleSet(
         version=version,
         name=str(name),
         margins={
@@ -225,6 +265,56 @@ def find_rules(tx: Transaction, version: int) -> RuleSet:
         fallback=int(fallback),
         empty=bool(empty),
     )
+    return found, str(imported)
+
+
+# A set that is used has to be the one that was imported: else stones would get a margin that nobody has chosen.
+
+
+class UnusableRulesError(StateError):
+    """A stored rule set is gone, or is not what was imported: a person or a program has changed its rows."""
+
+
+def load_rules(tx: Transaction, version: int) -> RuleSet:
+    """A stored set, as it was imported. Raises `UnusableRulesError` if it is not there, or not whole."""
+    if not version:
+        raise UnusableRulesError("no rule set is active")
+    try:
+        found, imported = _read_rule_set(tx, version)
+    except NotFoundError:
+        raise UnusableRulesError(f"rule set {version} is gone") from None
+    except (RulesError, ValueError, TypeError, msgspec.DecodeError) as error:
+        raise UnusableRulesError(f"rule set {version} cannot be read: {error}") from error
+    if digest(found) != imported:
+        raise UnusableRulesError(
+            f"rule set {version} is not what was imported: rows of it are missing, or were changed by hand"
+        )
+    return found
+
+
+def is_usable(tx: Transaction, version: int) -> bool:
+    try:
+        load_rules(tx, version)
+    except UnusableRulesError:
+        return False
+    return True
+
+
+def rules_or_active(tx: Transaction, version: int) -> RuleSet:
+    """The set of this version; if it cannot be used, the active one. Raises `HeldError` if neither can."""
+    try:
+        return load_rules(tx, version)
+    except UnusableRulesError as unusable:
+        problem = unusable
+    active = _active_or_zero(tx)
+    if active not in (0, version):
+        try:
+            return load_rules(tx, active)
+        except UnusableRulesError as unusable:
+            problem = unusable
+    raise HeldError(
+        f"stones cannot be priced: {problem}; import the rules with: stepfast diamonds rules import FILE"
+    ) from problem
 
 
 def _pricing_rule(  # noqa: PLR0917 - the columns of PRICING
@@ -264,10 +354,14 @@ def list_rules(tx: Transaction, *, limit: int = 200) -> list[RuleSetReport]:
 
 def active_version(tx: Transaction) -> int:
     """The version of the active set."""
-    found = tx.first(READ_ACTIVE)
+    found = _active_or_zero(tx)
     if not found:
-        raise SchemaError("no rule set is active; run `stepfast diamonds migrate` once")
-    return int(found)
+        raise SchemaError(NOT_ACTIVE)
+    return found
+
+
+def _active_or_zero(tx: Transaction) -> int:
+    return int(tx.first(READ_ACTIVE) or 0)
 
 
 def previous_version(tx: Transaction) -> int | None:
@@ -277,15 +371,14 @@ def previous_version(tx: Transaction) -> int | None:
 
 
 def pin(tx: Transaction, feed: str, run_id: str) -> None:
-    """Write down that the run keeps the set that is active now."""
-    if tx.run(PIN_RULE_SET, run_id=run_id, feed=feed) != 1:
-        raise SchemaError("no rule set is active; run `stepfast diamonds migrate` once")
+    """Write down that the run keeps the set that is active now; 0 if none is."""
+    tx.run(PIN_RULE_SET, run_id=run_id, feed=feed, version=_active_or_zero(tx))
 
 
 def version_of(tx: Transaction, run_id: str | None) -> int:
-    """The version that a run is pinned to; without a run, the active one."""
+    """The version that a run is pinned to; without a run, or if none was active when it began, the active one or 0."""
     found = None if run_id is None else tx.first(READ_PIN, run_id=run_id)
-    return active_version(tx) if found is None else int(found)
+    return int(found or 0) or _active_or_zero(tx)
 
 
 def pinned(tx: Transaction, run_id: str) -> tuple[int, int] | None:

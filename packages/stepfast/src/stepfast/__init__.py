@@ -15,6 +15,7 @@ from stepfast.errors import (
     ConfigurationError,
     CursorExpiredError,
     DuplicateKeyError,
+    HeldError,
     JobCancelledError,
     JobFailedError,
     LeaseLostError,
@@ -29,7 +30,7 @@ from stepfast.errors import (
     WaitTimeoutError,
 )
 from stepfast.job import Job
-from stepfast.jobs.outcome import Continue, Done, Effect, Reject, Snooze, Wait
+from stepfast.jobs.outcome import Continue, Done, Effect, Reject, Snooze, Wait, effect
 from stepfast.jobs.retry import Retry
 from stepfast.jobs.state import JobState
 from stepfast.jobs.step import Step
@@ -71,6 +72,7 @@ __all__ = [
     "Filter",
     "Fixed",
     "Heatmap",
+    "HeldError",
     "Job",
     "JobCancelledError",
     "JobFailedError",
@@ -104,6 +106,7 @@ __all__ = [
     "Wait",
     "WaitTimeoutError",
     "Window",
+    "effect",
     "sql",
     "with_retry",
 ]

@@ -9,14 +9,15 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from stepfast.clock import Duration, duration
-from stepfast.config import WorkerOptions, database_url, worker_settings
+from stepfast.config import WorkerOptions, checked_name, database_url, worker_settings
 from stepfast.database.database import Database, persist
 from stepfast.database.drivers import open_database
 from stepfast.database.lending import Lent, lent_transaction, within
 from stepfast.database.migrate import migrate, require_current_schema
+from stepfast.encryption import checked_encryption
 from stepfast.errors import ConfigurationError
 from stepfast.job import Register
-from stepfast.jobs.kinds import Kinds, checked_name
+from stepfast.jobs.kinds import Kinds
 from stepfast.jobs.payload import sendable
 from stepfast.jobs.retry import Retry
 from stepfast.limits.limit import Limit, checked_limits
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from stepfast.admin.schedules import Schedules
     from stepfast.callbacks import Callbacks
     from stepfast.database.connection import Transaction
+    from stepfast.encryption import Encryption
     from stepfast.group import Group, GroupOptions
     from stepfast.job import Job, JobOptions, Prepared
     from stepfast.jobs.events import Events
@@ -63,12 +65,12 @@ class Stepfast:
         database: Database | None = None,
         notifications: NotificationSettings | None = None,
         transport: str | Broker | None = None,
-        encrypted: bool = False,
+        encrypted: Encryption = False,
         mask: Sequence[Rule] = (),
     ) -> None:
-        """`encrypted`: payloads, cursors and results of all its jobs. `mask`: fields and texts that are never shown."""
+        """`encrypted`: payloads, cursors and results of all its jobs; "mixed": plain ones are still read. `mask`: fields and texts that are never shown."""
         self.kinds = Kinds()
-        self.encrypted = encrypted
+        self.encrypted = checked_encryption("Stepfast()", encrypted)
         self.mask = hide(mask)
         self.declared: dict[str, Definition] = {}  # schedules, by name
         self._feeds: Feeds | None = None
@@ -80,6 +82,11 @@ class Stepfast:
     def database(self) -> Database:
         """The database, with tables that this code knows: that is checked once."""
         require_current_schema(self._database)
+        return self._database
+
+    @property
+    def unchecked_database(self) -> Database:
+        """The database, which may be away, or have other tables: for a worker, which checks that when it starts."""
         return self._database
 
     @property
@@ -97,9 +104,12 @@ class Stepfast:
 
         return Operator(self.database, kinds=self.kinds, feeds=self._feeds)
 
-    def migrate(self) -> list[str]:
-        """Create or upgrade the tables; safe to run from many processes at once."""
-        return migrate(self._database)
+    def migrate(self, *, views: str | None = None) -> list[str]:
+        """Create or upgrade the tables; safe to run from many processes at once. Returns the migrations applied.
+
+        `views`: the names of the views from now on: "none", "default", or a prefix. Without it they stay as they are.
+        """
+        return migrate(self._database, views=views)
 
     def job(self, **options: Unpack[JobOptions]) -> Register:
         """Register a handler: the decorated function becomes a job that can be enqueued. `JobOptions` says what may be given."""
@@ -183,11 +193,13 @@ class Stepfast:
         """A worker inside your own program: `with app.worker():`, `async with`, or start() and stop().
 
         Options are those of `stepfast worker`: queues, concurrency, lease, grace, batch, worker_id and the others.
+        If the database is away when it starts, it comes up in the background. If a part of it breaks, it gives its jobs
+        back and stops; leaving the block raises that.
         """
         from stepfast.worker.worker import Worker
 
         return Worker(
-            self.database,
+            self._database,
             self.kinds,
             worker_settings(**options),
             notifications=self.notifications,
@@ -233,14 +245,14 @@ class Stepfast:
         """Events that jobs wait for."""
         from stepfast.jobs.events import Events
 
-        return Events(self.database, encrypted=self.encrypted)
+        return Events(self.database, encrypted=bool(self.encrypted))
 
     @property
     def callbacks(self) -> Callbacks:
         """Signed addresses: each sends one event, for services that know nothing else of this system."""
         from stepfast.callbacks import Callbacks
 
-        return Callbacks(self.database, encrypted=self.encrypted)
+        return Callbacks(self.database, encrypted=bool(self.encrypted))
 
     def enqueued(self, job_id: str) -> EnqueuedJob[Any]:
         """The job with this id, as `enqueue` returned it: to wait for it or to watch it. Does not ask the database."""
@@ -269,7 +281,9 @@ class Stepfast:
         """Take the next ready job of `queue` yourself, for `lease`; None when there is none."""
         from stepfast.jobs.manual_lease import acquire
 
-        return persist(self.database, lambda tx: acquire(tx, worker_id, duration(lease, "lease"), queue))
+        return persist(
+            self.database, lambda tx: acquire(tx, worker_id, duration(lease, "lease"), queue, self.kinds)
+        )
 
     def extend(self, held: ManualLease, lease: Duration = 300) -> ManualLease:
         """Keep the job for `lease` from now; raises `LeaseLostError` if it is no longer yours."""
@@ -290,7 +304,7 @@ class Stepfast:
         from stepfast.jobs.manual_lease import release
 
         kind, dice = self.kinds.find(held.kind), random.random()
-        retry, kept = (kind.retry, kind.sealed(result, "result")) if kind else (Retry(), result)
+        retry, kept = (kind.retry, kind.sealed(result, "result", held.job_id)) if kind else (Retry(), result)
         end = partial(release, held=held, how=how, error=error, retry=retry, dice=dice, result=kept)
         within(self.database, tx, end)
 

@@ -6,6 +6,7 @@ databases. The database's clock is the only one that decides; this process's own
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import struct
@@ -22,10 +23,14 @@ Duration = (
     timedelta | float | str
 )  # what callers may write: a timedelta, seconds, or "90s", "10m", "2h", "1d"
 
+LONGEST_DURATION: Final = 100  # characters of a duration as a text
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST: Final = datetime(9999, 1, 1, tzinfo=UTC)  # a datetime ends with that year
+# What is shown for a stored instant that no datetime can hold; in every time zone a datetime can hold these.
+_TOO_EARLY: Final = datetime(1, 1, 2, tzinfo=UTC)
+_TOO_LATE: Final = datetime(9999, 12, 31, tzinfo=UTC)
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -46,17 +51,22 @@ def _span(value: Duration, what: str) -> timedelta:
     if isinstance(value, timedelta):
         return value
     if isinstance(value, str):
+        if len(value) > LONGEST_DURATION:
+            raise ConfigurationError(
+                f"{what}: a text of {len(value):,} characters is not a duration; write '500ms', '90s', '10m', '2h' or '1d'"
+            )
         parts = _DURATION.findall(value)
         if not parts or _DURATION.sub("", value):
             raise ConfigurationError(
                 f"{what}: {value!r} is not a duration; write '500ms', '90s', '10m', '2h' or '1d'"
             )
         return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    given: object = value  # whatever its type says
+    if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given):
         raise ConfigurationError(
             f"{what}: {value!r} is not a duration; use seconds, a timedelta or a text such as '10m'"
         )
-    return timedelta(seconds=value)
+    return timedelta(seconds=given)
 
 
 def micros(span: timedelta) -> Micros:
@@ -77,8 +87,13 @@ def instant(at: datetime, what: str = "run_at") -> Micros:
 
 
 def moment(at: int) -> datetime:
-    """Cross from a stored instant to an aware datetime."""
-    return _EPOCH + timedelta(microseconds=at)
+    """Cross from a stored instant to an aware datetime; one that a datetime cannot hold becomes the first or last that it can."""
+    try:
+        return _EPOCH + timedelta(microseconds=at)
+    except OverflowError:  # written by hand, for example in nanoseconds
+        return _TOO_EARLY if at < 0 else _TOO_LATE
+    except TypeError:  # a text, which only SQLite takes
+        return _TOO_LATE
 
 
 def boot_time() -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, TypedDict, Unpack
+from typing import Final, TypedDict, TypeGuard, Unpack
 
 from stepfast.clock import Duration, duration
 from stepfast.errors import ConfigurationError
@@ -16,13 +16,50 @@ from stepfast.errors import ConfigurationError
 DEFAULT_URL: Final = "sqlite:///stepfast.db"
 WORKER_ID_LENGTH: Final = 100  # the width of locked_by in the operators' view
 MAX_PAYLOAD: Final = 1024 * 1024
+MOST_BYTES: Final = 2**60  # of memory: what a size may say
 SHORTEST_LEASE: Final = timedelta(seconds=1)
+SHORTEST_POLL: Final = timedelta(milliseconds=1)
 MAX_CONNECTIONS: Final = 10  # of one process, besides those of its heartbeat and of LISTEN
 SHORTEST_LIFE: Final = 60.0  # seconds of a worker that recycles itself: starting takes time, too
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]i?B|B)", re.IGNORECASE)
 _POWERS: Final = "bkmgt"
 
 Size = int | str  # bytes, or a text such as "512MB" or "2GiB"
+
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,119}")
+ALL_QUEUES: Final = "*"  # as GoodJob, Solid Queue and others write it
+ON: Final = frozenset({"1", "on", "true", "yes"})
+OFF: Final = frozenset({"0", "off", "false", "no"})
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def switch(name: str, text: str) -> bool:
+    """What a text of the environment or of a URL says; case does not matter."""
+    if text.lower() not in ON | OFF:
+        raise ConfigurationError(f"{name}={text!r}: say on or off")
+    return text.lower() in ON
+
+
+def checked_name(what: str, name: object) -> str:
+    """The name of a kind, a queue, a feed, a schedule, or the id of a job."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{what} {name!r}: use 1 to 120 letters, digits and . _ : / - (and start with a letter, digit or _)"
+        )
+    return name
+
+
+def unknown_option(where: str, name: str, known: Collection[str]) -> TypeError:
+    """The error about an option that does not exist, with the one that was probably meant."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return TypeError(f"{where} got an unexpected keyword argument {name!r}; {hint}")
 
 
 def database_url(given: str | None) -> str:
@@ -76,16 +113,23 @@ class WorkerSettings:
             ("batch", self.batch, 1, 5_000),
             ("crash_limit", self.crash_limit, 1, 1_000),
         ):
-            if not least <= number <= most:
-                raise ConfigurationError(f"{name}={number}: must lie between {least} and {most}")
+            if not is_whole(number) or not least <= number <= most:
+                what = "must lie" if is_whole(number) else "must be a whole number"
+                raise ConfigurationError(f"{name}={number!r}: {what} between {least} and {most}")
         if self.lease < SHORTEST_LEASE:
             raise ConfigurationError(
                 "lease: below 1 s a slow heartbeat would look like a crash; use 1s or more"
+            )
+        if self.poll_interval is not None and self.poll_interval < SHORTEST_POLL:
+            raise ConfigurationError(
+                "poll_interval: below 1 ms a worker would do little but look; use 1ms or more"
             )
         if self.ageing is not None and self.ageing < timedelta(seconds=1):
             raise ConfigurationError("ageing: below 1 s priorities would mean nothing; use 1s or more")
         if self.max_age is not None and self.max_age.total_seconds() < SHORTEST_LIFE:
             raise ConfigurationError("max_age: below 1 m a worker would do little but start; use 1m or more")
+        if not isinstance(self.worker_id, str):
+            raise ConfigurationError(f"worker_id={self.worker_id!r}: give a text")
         if len(self.worker_id) > WORKER_ID_LENGTH:
             raise ConfigurationError(
                 f"worker_id: {len(self.worker_id)} characters; at most {WORKER_ID_LENGTH} fit"
@@ -93,7 +137,10 @@ class WorkerSettings:
 
 
 class WorkerOptions(TypedDict, total=False):
-    """`WorkerSettings` as a caller may write them: durations as text, queues separated by commas, None for the default."""
+    """`WorkerSettings` as a caller may write them: durations as text, queues separated by commas, None for the default.
+
+    `queues="*"` is all queues, as none are.
+    """
 
     queues: Sequence[str] | str | None
     concurrency: int | None
@@ -115,10 +162,12 @@ class WorkerOptions(TypedDict, total=False):
 
 def worker_settings(**given: Unpack[WorkerOptions]) -> WorkerSettings:
     """Read what was given and leave the rest at its default; every problem is a sentence."""
+    if unknown := given.keys() - WorkerOptions.__annotations__.keys():
+        raise unknown_option("worker()", min(unknown), list(WorkerOptions.__annotations__))
     default = WorkerSettings(worker_id=given.get("worker_id") or default_worker_id())
     max_memory = given.get("max_memory")
     return WorkerSettings(
-        queues=_names(given.get("queues")),
+        queues=_queues(given.get("queues")),
         concurrency=_number(given.get("concurrency"), default.concurrency),
         lease=_span("lease", given.get("lease"), default.lease),
         renew_at=_number(given.get("renew_at"), default.renew_at),
@@ -137,9 +186,25 @@ def worker_settings(**given: Unpack[WorkerOptions]) -> WorkerSettings:
     )
 
 
-def _names(given: Sequence[str] | str | None) -> tuple[str, ...]:
-    names = given.split(",") if isinstance(given, str) else given or ()
-    return tuple(name.strip() for name in names if name.strip())
+def _queues(given: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The queues to serve; none of them means all. What no queue can be called is refused: it would wait for ever."""
+    names: object = given.split(",") if isinstance(given, str) else given or ()
+    if not isinstance(names, Collection):
+        raise ConfigurationError(f"queues={given!r}: give a list of names, or names with commas between them")
+    stripped = [name.strip() if isinstance(name, str) else name for name in names]
+    found = [name for name in stripped if name or not isinstance(name, str)]
+    return () if found == [ALL_QUEUES] else tuple(_queue(name) for name in found)
+
+
+def _queue(name: object) -> str:
+    if name == ALL_QUEUES:
+        raise ConfigurationError("queues: '*' is all queues; leave the other names out, or name each queue")
+    if isinstance(name, str) and ALL_QUEUES in name:
+        raise ConfigurationError(
+            f"queues: {name!r} names no queue: a worker serves queues by their whole names (mail.in,mail.out), "
+            "or all of them ('*')"
+        )
+    return checked_name("queue", name)
 
 
 def _number(given: int | None, default: int) -> int:
@@ -156,15 +221,18 @@ def _span_or_none(name: str, given: Duration | None) -> timedelta | None:
 
 def size(value: Size, what: str = "size") -> int:
     """Bytes, from a number or a text: "512MB" are 512,000,000 of them, "512MiB" are 512 times 1,048,576."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_whole(value):
         count = value
     elif isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
         unit = found[2].lower()
-        count = int(float(found[1]) * (1024 if "i" in unit else 1000) ** _POWERS.index(unit[0]))
+        bytes_ = float(found[1]) * (1024 if "i" in unit else 1000) ** _POWERS.index(unit[0])
+        count = int(min(bytes_, 2 * MOST_BYTES))
     else:
         raise ConfigurationError(f"{what}={value!r}: give bytes, or a text such as '512MB' or '2GiB'")
     if count < 1:
         raise ConfigurationError(f"{what}={value!r}: must be more than nothing")
+    if count > MOST_BYTES:
+        raise ConfigurationError(f"{what}={str(value)!r:.50}: no machine has so many bytes")
     return count
 
 

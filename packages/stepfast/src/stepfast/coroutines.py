@@ -1,4 +1,6 @@
-"""A coroutine driven by hand: it runs up to its first wait at once, and perhaps that is all of it.
+"""Coroutines driven by hand, and calls of functions that may be plain or async.
+
+A `StartedCoroutine` runs up to its first wait at once, and perhaps that is all of it.
 
 Most handlers, and most requests whose answer is there, never wait: they need no task, no timer and no turn of the event
 loop. The others go on when their driver is awaited.
@@ -6,9 +8,15 @@ loop. The others go on when their driver is awaited.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import inspect
+import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from stepfast.threads import in_own_thread
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -80,3 +88,33 @@ class HandlerExit(Exception):  # noqa: N818 - what happened
 def _exit(error: BaseException) -> HandlerExit:
     """It must not reach the event loop, which would end."""
     return HandlerExit(f"the handler raised {type(error).__name__}")
+
+
+async def answer_of(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function answers: an async one is awaited, a plain one has a thread of its own."""
+    if inspect.iscoroutinefunction(inspect.unwrap(function)):
+        return await function(*arguments)
+    answer = await in_own_thread(function, *arguments)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end from plain code; where an event loop is running already, on a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    ended: list[T | BaseException] = []
+
+    def run() -> None:
+        try:
+            ended.append(asyncio.run(work))
+        except BaseException as error:  # noqa: BLE001 - raised again for the caller
+            ended.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="stepfast-feed")
+    thread.start()
+    thread.join()
+    if isinstance(ended[0], BaseException):
+        raise ended[0]
+    return ended[0]

@@ -3,6 +3,9 @@
 The variable holds one key or several, separated by commas: the first one seals and signs, all of them open. A sealed
 text is a JSON document that names its key, so that it fits wherever JSON is stored and says which key it needs. The
 key itself never seals anything: from it one is derived for each use, so that none gives another away.
+
+A sealed text opens for its purpose only ("payload of mail"), and for the job or event that owns it: copied into the row of
+another one, it does not open (version 2). Texts without an owner, and those of before there were owners, are of version 1.
 """
 
 from __future__ import annotations
@@ -12,11 +15,11 @@ import hmac
 import os
 from base64 import b64decode, b64encode
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from stepfast.errors import ConfigurationError, SealedError, install_hint
+from stepfast.errors import ConfigurationError, PlainTextError, SealedError, install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +28,26 @@ if TYPE_CHECKING:
 SECRET_KEY: Final = "STEPFAST_SECRET_KEY"  # noqa: S105 - the name of a variable
 SHORTEST_KEY: Final = 32  # characters
 MARK: Final = '{"stepfast.sealed":"'  # how a sealed text begins
+NEW_KEY: Final = "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
 ENCRYPTED: Final = "encrypted"  # shown instead of what is sealed
-_VERSION: Final = "1"
+_UNOWNED, _OWNED = "1", "2"  # versions
+_FEWEST_CHARACTERS: Final = 8  # that are different, in a key
+_SHORTEST_CYCLE: Final = 16  # a key that repeats fewer characters than that can be guessed
 _NONCE: Final = 12  # bytes, as AES-GCM wants them
+
+
+Encryption = (
+    bool | Literal["mixed"]
+)  # True: encrypted, and plain text is refused; "mixed": plain text is still read
+
+
+def checked_encryption(what: str, given: object) -> Encryption:
+    """What `encrypted=…` says."""
+    if given is True or given is False or given == "mixed":
+        return given
+    raise ConfigurationError(
+        f"{what}: encrypted={given!r:.80}: True, False, or 'mixed' (encrypt what is new, and still read plain text)"
+    )
 
 
 class _Document(msgspec.Struct):
@@ -62,14 +82,15 @@ class Keyring:
         """Raise now if sealing cannot work here, and not in the middle of something."""
         self._cipher(self.current)
 
-    def seal(self, text: str, purpose: str) -> str:
-        """The text as it is stored. It opens only for the same purpose: a payload cannot pass for a result."""
+    def seal(self, text: str, purpose: str, owner: str | None = None) -> str:
+        """The text as it is stored. It opens only for the same purpose and owner: a payload cannot pass for a result."""
         nonce = os.urandom(_NONCE)
-        sealed = self._cipher(self.current).encrypt(nonce, text.encode(), purpose.encode())
-        document = _Document(f"{_VERSION}.{self.current}", b64encode(nonce + sealed).decode())
+        version = _UNOWNED if owner is None else _OWNED
+        sealed = self._cipher(self.current).encrypt(nonce, text.encode(), _bound(version, purpose, owner))
+        document = _Document(f"{version}.{self.current}", b64encode(nonce + sealed).decode())
         return msgspec.json.encode(document).decode()
 
-    def open(self, sealed: str, purpose: str) -> str:
+    def open(self, sealed: str, purpose: str, owner: str | None = None) -> str:
         """The text; raises `SealedError` where no key here opens it."""
         try:
             document = msgspec.json.decode(sealed, type=_Document)
@@ -77,7 +98,7 @@ class Keyring:
             raw = b64decode(document.text, validate=True)
         except ValueError:  # msgspec's errors are
             raise SealedError(purpose, "what is stored is damaged") from None
-        if version != _VERSION:
+        if version not in {_UNOWNED, _OWNED}:
             raise SealedError(purpose, f"it was sealed by a newer version ({version[:10]!r})")
         if name not in self._secrets:
             known = ", ".join(self._secrets)
@@ -86,15 +107,17 @@ class Keyring:
 
         cipher = self._cipher(name)
         try:
-            return str(cipher.decrypt(raw[:_NONCE], raw[_NONCE:], purpose.encode()).decode())
+            bound = _bound(version, purpose, owner)
+            return str(cipher.decrypt(raw[:_NONCE], raw[_NONCE:], bound).decode())
         except (InvalidTag, ValueError):
             raise SealedError(purpose, "it was changed, or is not what it is taken for") from None
 
-    def reencrypt(self, sealed: str, purpose: str) -> str:
-        """Encrypt the text with the current key; unchanged if it already is."""
-        if sealed.startswith(f"{MARK}{_VERSION}.{self.current}"):
+    def reencrypt(self, sealed: str, purpose: str, owner: str | None = None) -> str:
+        """Encrypt the text with the current key and for its owner; unchanged if it already is."""
+        version = _UNOWNED if owner is None else _OWNED
+        if sealed.startswith(f"{MARK}{version}.{self.current}"):
             return sealed
-        return self.seal(self.open(sealed, purpose), purpose)
+        return self.seal(self.open(sealed, purpose, owner), purpose, owner)
 
     def sign(self, text: str, purpose: str) -> bytes:
         return self._signed(self.current, text, purpose)
@@ -125,6 +148,11 @@ class Keyring:
         return self._ciphers[key]
 
 
+def _bound(version: str, purpose: str, owner: str | None) -> bytes:
+    """What a sealed text is bound to. No purpose holds the character between the two."""
+    return (purpose if version == _UNOWNED else f"{purpose}\0{owner or ''}").encode()
+
+
 def keyring() -> Keyring:
     """The keys of this process; refused in words where there are none."""
     return _read(os.environ.get(SECRET_KEY, ""))
@@ -142,8 +170,18 @@ def check(secrets: Sequence[str]) -> None:
         problem = "is not set" if shortest is None else f"has a key of {shortest} characters"
         raise ConfigurationError(
             f"{SECRET_KEY} {problem}; use at least {SHORTEST_KEY} characters that nobody can guess (a comma separates keys): "
-            "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            f"{NEW_KEY}"
         )
+    if any(map(_repeats, secrets)):
+        raise ConfigurationError(
+            f"{SECRET_KEY} has a key that repeats a few characters, which can be guessed; make a new one: {NEW_KEY}"
+        )
+
+
+def _repeats(secret: str) -> bool:
+    """Whether a key consists of few characters, or of the same ones again and again."""
+    few = len(set(secret)) < _FEWEST_CHARACTERS
+    return few or any(secret[length:] == secret[:-length] for length in range(1, _SHORTEST_CYCLE))
 
 
 def split(text: str) -> list[str]:
@@ -165,11 +203,18 @@ def is_sealed(text: str) -> bool:
     return text.startswith(MARK)
 
 
-def opened(text: str, purpose: str) -> str:
-    """The text, whether it was sealed or not. Without the key it can wait: `SealedError` is a transient one."""
+def opened(text: str, purpose: str, owner: str | None = None, *, plain: bool = True) -> str:
+    """The text; without `plain` only if it was sealed. Without the key it can wait: `SealedError` is a transient one."""
     if not text.startswith(MARK):
+        if not plain:
+            raise PlainTextError(purpose)
         return text
     try:
-        return keyring().open(text, purpose)
+        return keyring().open(text, purpose, owner)
     except ConfigurationError as error:
         raise SealedError(purpose, str(error)) from error
+
+
+def handed_over(text: str, purpose: str, owner: str, heir: str) -> str:
+    """The stored text of `owner`, as it is stored for `heir`."""
+    return keyring().seal(opened(text, purpose, owner), purpose, heir) if text.startswith(MARK) else text

@@ -4,7 +4,8 @@ StepfastError
 ├── ConfigurationError          the settings cannot work; nothing was started
 ├── SchemaError                 the database's tables are missing, older or newer than this code
 ├── ArgumentsError              arguments do not fit the handler; nothing was stored
-├── DuplicateKeyError           an unfinished job already holds this key
+├── DuplicateKeyError           an unfinished job of this kind already holds this key
+├── DuplicateIdError            a job of another kind has this id; nothing was stored
 ├── CycleError                  jobs would wait for each other; nothing was stored
 ├── UnknownKindError            no handler is registered under this name
 ├── NotFoundError               there is no such job, queue or worker
@@ -17,6 +18,7 @@ StepfastError
 ├── LeaseLostError              the fence moved on: this step now belongs to another worker
 ├── DestinationLostError        another relay serves this destination: nothing was recorded
 ├── ReplacedError               this process was declared dead: its leases were given to others
+├── WorkerFailedError           a part of a worker broke: it gave its jobs back and stopped
 ├── StepCancelled               this job was asked to stop
 ├── StepTimeout                 the step ran longer than its timeout
 ├── StepCrashed                 the process of an isolated step died under it
@@ -27,12 +29,15 @@ StepfastError
 │   ├── ThrottledError          raise it in a feed: the source wants fewer requests, and perhaps says until when
 │   ├── OutageError             raise it in a feed: the source does not answer, nothing is wrong with the request
 │   ├── AuthError               raise it in a feed: the source does not let us in; an alert is raised at once
+│   ├── HeldError               raise it in a feed: a person has to do something before rows can be mapped
 │   └── SealedError             something is stored encrypted, and its key is not here
+│       └── PlainTextError      something is stored in plain text, and its kind is encrypted
 ├── CursorExpiredError          raise it in fetch(): the source no longer knows the token
 ├── SignatureError              a webhook was not signed with our secret, or too long ago
 ├── AddressRefusedError         a webhook's host leads behind our own walls
 └── DatabaseError               the database refused or did not answer
-    ├── UnreachableError        no connection, or it broke before anything was committed
+    ├── UnreachableError        no connection, it broke before anything was committed, or the server takes no writes
+    │   └── AccessRefusedError  the database is there, and does not let us in: name, user, password or path are wrong
     ├── UnknownCommitError      the connection broke during COMMIT; the fences know what happened
     ├── ContentionError         deadlock, lock timeout, serialization: run the whole transaction again
     ├── ConstraintError         a unique, foreign-key, check or not-null constraint refused a row
@@ -49,6 +54,8 @@ if TYPE_CHECKING:
 
 CRASH_NOTE: Final = "Lease expired - worker crashed or timed out"
 CRASH_GROUP: Final = CRASH_NOTE  # the error group of a live job that is a suspect, or was leased as one
+# The state of a job that may run now, as SQL: every statement that makes a job ready uses it, so that a suspect stays one.
+READY_STATE: Final = f"CASE WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END"
 
 
 def install_hint(extra: str = "", *, package: str = "stepfast") -> str:
@@ -80,7 +87,7 @@ class ArgumentsError(StepfastError):
 
 
 class DuplicateKeyError(StepfastError):
-    """An unfinished job holds the key. Use on_duplicate="skip" or "replace" if that is expected."""
+    """An unfinished job of the same kind holds the key. Use on_duplicate="skip" or "replace" if that is expected."""
 
     def __init__(self, key: str, job_id: str) -> None:
         super().__init__(
@@ -88,6 +95,18 @@ class DuplicateKeyError(StepfastError):
         )
         self.key = key
         self.job_id = job_id
+
+
+class DuplicateIdError(StepfastError):
+    """A job of another kind has the id, which is unique over all kinds. Begin ids with the name of their kind."""
+
+    def __init__(self, job_id: str, kind: str, wanted: str) -> None:
+        super().__init__(
+            f"id {job_id!r} is that of a job of kind {kind!r}, so no job of kind {wanted!r} can have it; "
+            f"nothing was stored. Begin ids with the name of their kind, such as {wanted}:{job_id}"
+        )
+        self.job_id = job_id
+        self.kind = kind
 
 
 class CycleError(StepfastError):
@@ -193,6 +212,14 @@ class ReplacedError(StepfastError):
         self.incarnation = incarnation
 
 
+class WorkerFailedError(StepfastError):
+    """A part that the worker needs met an unexpected error. The worker gave its jobs back and stopped: start another one."""
+
+    def __init__(self, part: str, error: str) -> None:
+        super().__init__(f"the worker's {part} broke, so it gave its jobs back and stopped: {error}")
+        self.part = part
+
+
 class StepCancelled(StepfastError):  # noqa: N818 - reads as what happened, like asyncio.CancelledError
     """This job was asked to stop; clean up and return."""
 
@@ -254,11 +281,36 @@ class AuthError(TransientError):
     """Raise it in a feed when the source does not let us in. The feed pauses, and an alert is raised at once."""
 
 
+class HeldError(TransientError):
+    """Raise it in mapping() or started() of a feed when a person has to do something first: the sentence says what.
+
+    The run is held: it writes no rows, spends no attempts, raises an alert, and goes on by itself.
+    """
+
+    def __init__(self, message: str, *, delay: timedelta | float | str = 10) -> None:
+        super().__init__(message, delay=delay)
+
+
 class SealedError(TransientError):
     """Something is stored sealed, and the key is not here. Give this process the key; the job waits meanwhile."""
 
     def __init__(self, what: str, problem: str) -> None:
         super().__init__(f"{what} is encrypted: {problem}", delay=60)
+
+
+class PlainTextError(SealedError):
+    """Something is stored in plain text, and its kind is encrypted. The job waits: who wrote it had no key.
+
+    If it is one of yours, from before the kind was encrypted or by a plain INSERT, declare the kind with encrypted="mixed".
+    """
+
+    def __init__(self, what: str) -> None:
+        TransientError.__init__(
+            self,
+            f"{what} is stored in plain text, but this kind is encrypted; if it is meant to be read, declare the kind with "
+            "encrypted='mixed'",
+            delay=60,
+        )
 
 
 class CursorExpiredError(StepfastError):
@@ -278,14 +330,25 @@ class AddressRefusedError(StepfastError):
             "if it is meant to be reached, name it in STEPFAST_WEBHOOK_ALLOW of the worker"
         )
         self.host = host
+        self.addresses = addresses
 
 
 class DatabaseError(StepfastError):
     """The database refused, or did not answer."""
 
+    origin: int | None = None  # the `origin` of the Database that it came from
+    of_step = False  # whether what a step wanted to write is at fault, not the database
+
 
 class UnreachableError(DatabaseError):
-    """No connection, or it broke before anything was committed."""
+    """No connection, it broke before anything was committed, or the server takes no writes. Try again."""
+
+
+class AccessRefusedError(UnreachableError):
+    """The database is there, and does not let us in: its name, the user, the password or the path of the file is wrong.
+
+    A worker that starts waits for a database that is away; for this it does not wait.
+    """
 
 
 class UnknownCommitError(DatabaseError):

@@ -12,7 +12,7 @@ from stepfast.jobs.dependencies import checked_on_dead
 from stepfast.jobs.enqueue import OPEN_GROUP, open_group
 from stepfast.jobs.groups import OpenGroup, close_group, group_of, group_policy
 from stepfast.results.enqueued_job import EnqueuedJob
-from stepfast.telemetry.traces import CURRENT
+from stepfast.telemetry.current_step import CURRENT
 
 if TYPE_CHECKING:
     from contextvars import Token

@@ -11,7 +11,7 @@ the arguments, which reads well; then the arguments are checked when the call is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial, update_wrapper
 from typing import (
@@ -29,7 +29,9 @@ from typing import (
 )
 
 from stepfast.clock import Duration, duration, instant, micros, new_id, new_ids
+from stepfast.config import checked_name, unknown_option
 from stepfast.database.lending import Lent, within
+from stepfast.encryption import Encryption, checked_encryption
 from stepfast.errors import ArgumentsError, ConfigurationError
 from stepfast.jobs.enqueue import enqueue, enqueue_many, enqueue_with_id, open_group
 from stepfast.jobs.keys import check_key, duplicate_policy, remembered_for
@@ -38,12 +40,12 @@ from stepfast.jobs.kinds import (
     Merge,
     checked_isolation,
     checked_merge,
-    checked_name,
     checked_priority,
+    checked_timeout,
     is_async,
 )
 from stepfast.jobs.payload import Arguments
-from stepfast.jobs.retry import Retry
+from stepfast.jobs.retry import Retry, checked_retry
 from stepfast.jobs.state import Enqueued, NewJob
 from stepfast.limits.limit import Limit, checked_limits
 from stepfast.results.enqueued_job import EnqueuedJob
@@ -134,11 +136,11 @@ class Job(Generic[P, R]):
     def enqueue(self, *args: Any, **given: Any) -> EnqueuedJob[R]:
         """Ask for one job. With `tx` it exists when that transaction commits; without, when this returns.
 
-        `key` is unique while the job is unfinished, and with `unique_for` for that long in any case (`unique_per`: until
+        `key` is unique among the unfinished jobs of this kind, and with `unique_for` for that long in any case (`unique_per`: until
         the window of that length is over, counted from 1970). A held key is met as `on_duplicate` says: "reject" (the
         default), "skip", "replace", or "merge" as the job's `merge=` does it. `debounce`: begin so long after the last
         call with the key, and `at_most` so long after the first.
-        `id` makes the call idempotent: the same id again is the same job, also after it ended.
+        `id` makes the call idempotent: the same id again is the same job, also after it ended. Ids are those of all kinds.
         `after`: run when these jobs are done. If one of them dies or is cancelled: "wait" until it is revived and
         done, "fail" with it, or "run" anyway.
         """
@@ -185,7 +187,7 @@ class Job(Generic[P, R]):
 
     def with_args(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[P, R]:
         """This job with these arguments, for `enqueue_many`, or for a group that enqueues it when it completes."""
-        return Prepared(self, self.kind.stored(self.kind.arguments.encode(self._by_name(args, kwargs))))
+        return Prepared(self, self.kind.arguments.encode(self._by_name(args, kwargs)))
 
     def _by_name(self, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
         """All arguments by name, as they are stored."""
@@ -235,9 +237,10 @@ class Job(Generic[P, R]):
                 "unique_per": unique_per,
             }
             merge = _merge_policy(self.kind, key, on_duplicate, debounce, at_most, **others)
+        job_id = new_id() if id is None else checked_name("id", id)
         asked = self._new_job(
-            id=new_id() if id is None else checked_name("id", id),
-            payload=self.kind.stored(self.kind.arguments.encode(arguments)),
+            id=job_id,
+            payload=self.kind.stored(self.kind.arguments.encode(arguments), job_id),
             queue=queue,
             priority=priority,
             delay=delay if debounce is None else debounce,
@@ -288,6 +291,10 @@ class Job(Generic[P, R]):
             raise ConfigurationError(
                 f"enqueue_many: keys={keys!r} is one text; give a list with a key for each call"
             )
+        if keys is not None and not isinstance(keys, Sequence):
+            raise ConfigurationError(
+                f"enqueue_many: keys is a {type(keys).__name__}; give a list, in the order of the calls"
+            )
         if keys is not None and len(keys) != len(payloads):
             raise ConfigurationError(f"enqueue_many: {len(payloads)} calls but {len(keys)} keys")
         asked = self._new_job(id="", payload="", queue=queue, priority=priority, delay=delay, run_at=run_at)
@@ -295,7 +302,10 @@ class Job(Generic[P, R]):
             check_key(key)
         longest = max(filter(None, keys or ()), key=len, default=None)
         merge = _merge_policy(self.kind, longest, on_duplicate, after=after)
-        rows = list(zip(new_ids(len(payloads)), keys or [None] * len(payloads), payloads, strict=True))
+        ids = new_ids(len(payloads))
+        if self.kind.encrypted:
+            payloads = [self.kind.stored(*it) for it in zip(payloads, ids, strict=True)]
+        rows = list(zip(ids, keys or [None] * len(payloads), payloads, strict=True))
 
         def store(inner: Transaction, like: NewJob) -> list[Enqueued]:
             stored: list[Enqueued] = []
@@ -328,8 +338,6 @@ class Job(Generic[P, R]):
     def _payloads(self, calls: list[Mapping[str, Any] | Prepared[P, R]]) -> list[str]:
         plain = [call for call in calls if not isinstance(call, Prepared)]
         texts = self.kind.arguments.encode_many(plain)
-        if self.kind.encrypted:
-            texts = [self.kind.stored(text) for text in texts]
         if len(texts) == len(calls):
             return texts
         rest = iter(texts)
@@ -337,9 +345,10 @@ class Job(Generic[P, R]):
 
     def enqueue_waiting(self, tx: Transaction, payload: str, id: str | None) -> str:  # noqa: A002 - as in `enqueue`
         """Store a job that waits until it is released, as the completion of a group; returns its id."""
+        job_id = new_id() if id is None else checked_name("id", id)
         asked = self._new_job(
-            id=new_id() if id is None else checked_name("id", id),
-            payload=payload,
+            id=job_id,
+            payload=self.kind.stored(payload, job_id),
             queue=None,
             priority=None,
             delay=None,
@@ -461,10 +470,10 @@ class Prepared(Generic[P, R]):
     """A job with its arguments, not enqueued yet."""
 
     job: Job[P, R]
-    payload: str
+    payload: str = field(repr=False)  # not encrypted yet: it is for the job that it becomes
 
     def payload_for(self, job: Job[..., Any]) -> str:
-        """The payload as it is stored, if it is `job` that is asked for."""
+        """The payload, if it is `job` that is asked for."""
         if self.job is not job:
             raise ConfigurationError(f"enqueue_many of {job.kind.name!r} was given a {self.job.kind.name!r}")
         return self.payload
@@ -485,13 +494,14 @@ class JobOptions(TypedDict, total=False):
     name: str | None  # of the kind; None: that of the function
     queue: str
     priority: int
-    retry: Retry | None
-    timeout: Duration | None  # of one step; None: it may take for ever
+    retry: Retry | int | None  # a number: so many attempts
+    timeout: Duration | None  # of one step: then it is asked to stop; None: it may take for ever
     limits: Sequence[Limit]
     result_ttl: Duration | None  # how long results are kept; None: as the worker's results_kept says
     isolation: Literal["process"] | None  # "process": the handler runs in a process that can be killed
     memory: Size | None  # the most that such a process may hold
-    encrypted: bool | None  # payload, cursor and result; None: as the application says
+    env: Sequence[str] | None  # names of the variables that such a process gets; None: all
+    encrypted: Encryption | None  # payload, cursor and result; None: as the application says
     merge: Merge  # of two calls with one key: "update" (the default), "append", or a function of both
 
 
@@ -520,7 +530,7 @@ class StepJob(Job[P, R]):
 class Register:
     """Makes a job of a handler, under these options."""
 
-    def __init__(self, app: AppLike, options: JobOptions, *, encrypted: bool) -> None:
+    def __init__(self, app: AppLike, options: JobOptions, *, encrypted: Encryption) -> None:
         self._app = app
         self._options = options
         self._encrypted = encrypted
@@ -539,30 +549,32 @@ class Register:
         return made(self._app, kind, handler)
 
 
-def make_kind(handler: Callable[..., Any], options: JobOptions, *, encrypted: bool) -> Kind:
+def make_kind(handler: Callable[..., Any], options: JobOptions, *, encrypted: Encryption) -> Kind:
     """The kind that is registered; options that do not fit are refused in words."""
     if unknown := options.keys() - JobOptions.__annotations__.keys():
-        raise TypeError(f"job() got an unexpected keyword argument {min(unknown)!r}")
-    name = checked_name("job name", options.get("name") or handler.__name__)
+        raise unknown_option("job()", min(unknown), list(JobOptions.__annotations__))
+    given = options.get("name")
+    name = checked_name("job name", getattr(handler, "__name__", None) if given is None else given)
     arguments = Arguments(name, handler)
     if taken := OPTIONS.intersection(arguments.names):
         raise ConfigurationError(
             f"job {name!r}: parameter {min(taken)!r} has the name of an enqueue option; rename it"
         )
-    timeout, result_ttl = options.get("timeout", DEFAULT_TIMEOUT), options.get("result_ttl")
-    own = options.get("encrypted")
+    own, result_ttl = options.get("encrypted"), options.get("result_ttl")
     return Kind(
         name=name,
         handler=handler,
         arguments=arguments,
         queue=checked_name("queue", options.get("queue", "default")),
         priority=checked_priority(options.get("priority", 0)),
-        retry=options.get("retry") or Retry(),
-        timeout=None if timeout is None else duration(timeout, "timeout"),
+        retry=checked_retry(f"job {name!r}", options.get("retry")) or Retry(),
+        timeout=checked_timeout(options.get("timeout", DEFAULT_TIMEOUT)),
         is_async=is_async(handler),
         limits=checked_limits(name, options.get("limits", ()), arguments.names),
         result_ttl=None if result_ttl is None else duration(result_ttl, "result_ttl"),
-        isolation=checked_isolation(name, handler, options.get("isolation"), options.get("memory")),
-        encrypted=encrypted if own is None else own,
+        isolation=checked_isolation(
+            name, handler, options.get("isolation"), options.get("memory"), options.get("env")
+        ),
+        encrypted=encrypted if own is None else checked_encryption(f"job {name!r}", own),
         merge=checked_merge(name, options.get("merge", "update")),
     )

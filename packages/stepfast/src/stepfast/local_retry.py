@@ -94,9 +94,13 @@ def _before_wait(error: Exception, attempt: int, wait: float | None, on_retry: O
 
 def _waits(attempts: int, delay: Duration, factor: float) -> Iterator[float | None]:
     """Seconds after each attempt; None after the last."""
-    if attempts is True or attempts < 1:
-        raise ConfigurationError(f"with_retry(attempts={attempts!r}): something is tried at least once")
-    if not 1 <= factor < math.inf:
+    number: object = attempts
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ConfigurationError(
+            f"with_retry(attempts={attempts!r}): a whole number; something is tried at least once"
+        )
+    growth: object = factor
+    if isinstance(growth, bool) or not isinstance(growth, int | float) or not 1 <= growth < math.inf:
         raise ConfigurationError(f"with_retry(factor={factor!r}): waits must not shrink; use 1 or more")
     wait = duration(delay, "with_retry(delay=…)").total_seconds()
     for _ in range(attempts - 1):

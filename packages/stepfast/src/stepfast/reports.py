@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     )
     from stepfast.admin.quarantine import Entries, EntryDetail, EntryGroup, EntryReport, Quarantine
     from stepfast.admin.run_reports import ErrorGroup, PartitionReport, RunReport
-    from stepfast.admin.run_status import PartitionProgress, Reason, RunDetail, RunObserver, RunProgress
+    from stepfast.admin.run_status import (
+        PageTimes,
+        PartitionProgress,
+        Reason,
+        RunDetail,
+        RunObserver,
+        RunProgress,
+    )
     from stepfast.admin.runs import PlannedPartition, RunPlan, RunRepair, Runs
     from stepfast.admin.schedules import ScheduleDetail, ScheduleReport, Schedules, TickAhead, TickBehind
     from stepfast.admin.statistics import FailurePattern, KindStatistics, LimitReport
@@ -40,9 +47,10 @@ if TYPE_CHECKING:
     from stepfast.jobs.state import JobState
     from stepfast.outbox.messages import Channel, MessageState
     from stepfast.results.watch import Ended, Logged, Progressed, StateChanged
+    from stepfast.runs.partition import PartitionState
     from stepfast.runs.partitioning.contract import Estimate
     from stepfast.runs.quarantine import QuarantineState
-    from stepfast.runs.run import PartitionState, RunKind, RunState
+    from stepfast.runs.run import RunKind, RunState
     from stepfast.runs.sweep_rows import SweepState
     from stepfast.transports.dead_messages import DeadMessage
 
@@ -83,6 +91,7 @@ __all__ = [
     "MessageState",
     "MessageSummary",
     "Operator",
+    "PageTimes",
     "PartitionProgress",
     "PartitionReport",
     "PartitionState",
@@ -142,7 +151,14 @@ _HOMES: Final = {
     ),
     "stepfast.admin.quarantine": ("Entries", "EntryDetail", "EntryGroup", "EntryReport", "Quarantine"),
     "stepfast.admin.run_reports": ("ErrorGroup", "PartitionReport", "RunReport"),
-    "stepfast.admin.run_status": ("PartitionProgress", "Reason", "RunDetail", "RunObserver", "RunProgress"),
+    "stepfast.admin.run_status": (
+        "PageTimes",
+        "PartitionProgress",
+        "Reason",
+        "RunDetail",
+        "RunObserver",
+        "RunProgress",
+    ),
     "stepfast.admin.runs": ("PlannedPartition", "RunPlan", "RunRepair", "Runs"),
     "stepfast.admin.schedules": ("ScheduleDetail", "ScheduleReport", "Schedules", "TickAhead", "TickBehind"),
     "stepfast.admin.statistics": ("FailurePattern", "KindStatistics", "LimitReport"),
@@ -158,7 +174,8 @@ _HOMES: Final = {
     "stepfast.results.watch": ("Ended", "Logged", "Progressed", "StateChanged"),
     "stepfast.runs.partitioning.contract": ("Estimate",),
     "stepfast.runs.quarantine": ("QuarantineState",),
-    "stepfast.runs.run": ("PartitionState", "RunKind", "RunState"),
+    "stepfast.runs.partition": ("PartitionState",),
+    "stepfast.runs.run": ("RunKind", "RunState"),
     "stepfast.runs.sweep_rows": ("SweepState",),
     "stepfast.transports.dead_messages": ("DeadMessage",),
 }

@@ -7,5 +7,3 @@ CREATE TABLE IF NOT EXISTS library_book (
 ) {table_options};
 
 ALTER TABLE library_shelf ADD COLUMN books INTEGER NOT NULL DEFAULT 0;
-
-CREATE INDEX {if_not_exists} library_book_shelf ON library_book (shelf_id);

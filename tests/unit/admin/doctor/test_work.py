@@ -20,6 +20,7 @@ ALICE = WorkerReport(
     state="alive",
     host="host",
     pid=1,
+    guardian_pid=None,
     incarnation=1,
     queues=("*",),
     concurrency=10,
@@ -153,6 +154,20 @@ def test_suspects_scheduled_jobs_and_dead_letters_that_wait_are_noticed() -> Non
     found = look("dead letters", dead=[group, replace(group, count=1)])
     assert found is not None
     assert found.found.startswith("3 dead letters; most often (2) greet: OSError")
+
+
+def test_dead_letters_are_as_many_as_the_list_shows_and_those_of_overtaken_runs_need_nobody() -> None:
+    group = FailureGroup("greet", "OSError: …", 2, NOW, NOW, "id")
+
+    both = look("dead letters", dead=[group], broker_letters=1)
+    assert both is not None
+    assert both.found.startswith("3 dead letters, 1 of them from brokers; most often (2) greet")
+    alone = look("dead letters", broker_letters=1)
+    assert alone is not None
+    assert (alone.level, alone.found) == (Level.WARN, "1 dead letter, 1 of them from brokers")
+    assert level("dead letters", dead=[group], overtaken=2) is Level.OK
+    assert level("dead letters", dead=[group], overtaken=1) is Level.WARN
+    assert level("dead letters", dead=[group], overtaken=2, broker_letters=1) is Level.WARN
 
 
 def test_only_a_failure_is_an_illness() -> None:

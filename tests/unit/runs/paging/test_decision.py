@@ -29,7 +29,7 @@ from stepfast.runs.paging.decision import (
     with_fresh_budget,
 )
 from stepfast.runs.paging.paginators import Keyset, Offset, Token
-from stepfast.runs.run import PartitionState
+from stepfast.runs.partition import PartitionState
 from tests.support.paged_source import Source, read, rows
 
 DEBT = "what was read is kept, and the range is a debt that the next run reads again"

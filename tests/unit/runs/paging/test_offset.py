@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from stepfast.runs.paging import decision
 from stepfast.runs.paging.decide import FURTHEST, decide
 from stepfast.runs.paging.decision import (
     Advance,
@@ -489,3 +490,16 @@ def test_a_count_that_hides_a_missed_row_behind_one_that_left_is_not_enough() ->
     first = next(it for it in reading.decisions if isinstance(it, EndOfPass))
     assert first.note == "99 rows read in an order that proves nothing yet"
     assert "r00099" in reading.seen  # by the second pass
+
+
+@pytest.mark.parametrize(("before", "after", "proven"), [(30, 30, False), (30, 29, True), (29, 30, True)])
+def test_a_row_less_than_counted_proves_nothing_where_the_count_stood_still(
+    before: int, after: int, proven: int
+) -> None:
+    """Rows came and left, or a source shuffled rows that are equal in its order: only a changed count tells."""
+    state = PageState(
+        counts=True, counted=True, count_before=before, count=after, read=28, seen=28, position=30,
+        ordered=True, smooth=True, shown=2,
+    )  # fmt: skip
+
+    assert (decision._proof(Offset(), state) is not None) == bool(proven)

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError
+from stepfast.runs.paging.paginators import Offset
 from stepfast.runs.partitioning.contract import Plan, Planned, estimate, outgrown, pieces_of
 from stepfast.runs.partitioning.ranges import Bounds, Range
+from tests.support.paged_source import Source, read
+from tests.support.paged_source import rows as rows_of
 
 
 def plan_of(*sizes: int | None) -> Plan:
@@ -21,11 +24,27 @@ def plan_of(*sizes: int | None) -> Plan:
 def test_the_requests_of_a_run_are_its_pages_and_the_counts_that_verify_them() -> None:
     cost = estimate(plan_of(30, 84, 0), page_size=30)
 
-    assert cost.pages == (1 + 1) + (3 + 1) + (0 + 1)  # 84 = 30 + 27 + 27
-    assert cost.counts == 6
-    assert cost.requests == 13
-    assert cost.longest == 4
+    assert cost.pages == (1 + 2) + (3 + 2) + 1  # 84 = 30 + 27 + 27
+    assert cost.counts == 2 + 2 + 1
+    assert cost.requests == 14
+    assert cost.longest == 5
     assert cost.planning == 17
+
+
+def test_two_passes_cost_twice_the_pages_and_a_count_more() -> None:
+    cost = estimate(plan_of(84, 0), page_size=30, passes=2)
+
+    assert (cost.pages, cost.counts) == (2 * (3 + 2) + 1, 3 + 1)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 29, 30, 31, 100, 500])
+@pytest.mark.parametrize("paging", [Offset(), Offset(overlap=8, ties=8)], ids=["3", "8"])
+def test_a_quiet_source_is_asked_as_often_as_estimated(rows: int, paging: Offset) -> None:
+    source = Source(rows_of(rows))
+
+    read(paging, source)
+
+    assert source.requests == estimate(plan_of(rows), 30, overlap=paging.overlap).requests
 
 
 def test_overlapping_pages_cost_a_tenth_more() -> None:
@@ -36,7 +55,7 @@ def test_overlapping_pages_cost_a_tenth_more() -> None:
     assert anchored.pages / plain.pages == pytest.approx(1.11, abs=0.01)
 
 
-@given(st.integers(0, 5_000), st.integers(1, 100), st.data())
+@given(st.integers(1, 5_000), st.integers(1, 100), st.data())
 def test_so_many_pages_are_needed_and_no_fewer_suffice(
     rows: int, page_size: int, data: st.DataObject
 ) -> None:

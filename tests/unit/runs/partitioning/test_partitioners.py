@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError
 from stepfast.runs.partitioning.contract import Partitioner, capped
+from stepfast.runs.partitioning.dimension import Dimension
 from stepfast.runs.partitioning.partitioners import Fixed, Heatmap, KeyRanges, TimeSlices
 from stepfast.runs.partitioning.ranges import EVERYTHING, Bounds, Range, tiles
 from tests.support.paged_source import explore, through_json
@@ -267,3 +268,17 @@ def test_cuts_that_do_not_go_upwards_are_refused() -> None:
         KeyRanges.even("id", 5, 5, 3)
     with pytest.raises(ConfigurationError, match="pieces"):
         KeyRanges.hexadecimal("uuid", 0)
+
+
+@pytest.mark.parametrize("number", [0, 2.5, "3", True, float("nan")])
+def test_a_number_that_is_none_is_refused(number: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Heatmap\(target=.*a whole number, 1 or more"):
+        Heatmap(Dimension("price", 0, 1_000, 1), target=number)
+    with pytest.raises(ConfigurationError, match=r"KeyRanges\(target=.*a whole number, 1 or more"):
+        KeyRanges("id", [10], target=number)
+    with pytest.raises(ConfigurationError, match=r"TimeSlices\(most=.*a whole number, 1 or more"):
+        TimeSlices("updated_at", every="1d", most=number)
+    with pytest.raises(ConfigurationError, match="nothing to cut"):
+        KeyRanges.even("id", 0, 10, number)
+    with pytest.raises(ConfigurationError, match="pieces"):
+        KeyRanges.hexadecimal("uuid", number)

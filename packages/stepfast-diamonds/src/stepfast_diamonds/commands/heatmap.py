@@ -84,7 +84,10 @@ def heatmap(
     elif preview:
         typer.echo(draw(frontier, lines=lines, width=min(WIDEST, console().width)))
     else:
-        rows = [(number, it.range.name, it.estimate, it.problem) for number, it in enumerate(plan.partitions)]
+        rows = [
+            (f"partition-{number}", it.range.name, it.estimate, it.problem)
+            for number, it in enumerate(plan.partitions)
+        ]
         print_table(("partition", "range", "stones", "problem"), rows, empty="no partitions")
 
 
@@ -145,7 +148,13 @@ def _facts(feed: str, plan: Plan) -> dict[str, Any]:
         "counts": plan.requests,
         "gap": plan.gap,
         "partitions": [
-            {"range": it.range.name, "stones": it.estimate, "problem": it.problem} for it in plan.partitions
+            {
+                "partition_id": f"partition-{number}",
+                "range": it.range.name,
+                "stones": it.estimate,
+                "problem": it.problem,
+            }
+            for number, it in enumerate(plan.partitions)
         ],
     }
 

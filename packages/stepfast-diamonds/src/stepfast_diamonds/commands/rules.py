@@ -31,6 +31,7 @@ from stepfast.errors import DatabaseError
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast_diamonds.repricing import DryRun
+    from stepfast_diamonds.rule_sets import Imported
     from stepfast_diamonds.rules import RuleSet
     from stepfast_diamonds.rules_file import Lines
 
@@ -81,11 +82,12 @@ def list_(
 ) -> None:
     """List the rule sets, the newest first, how many stones are priced by each, and how many are behind."""
     from stepfast_diamonds.repricing import left_behind
-    from stepfast_diamonds.rule_sets import active_version, list_rules
+    from stepfast_diamonds.rule_sets import NOT_ACTIVE, list_rules, version_of
 
     with catalogue(ctx, database_url) as app, app.reading() as tx:
         found = list_rules(tx, limit=limit)
-        behind = left_behind(tx, active_version(tx)) if found else 0
+        active = version_of(tx, None)
+        behind = left_behind(tx, active) if active else 0
     if json:
         print_json(found)
         return
@@ -108,6 +110,8 @@ def list_(
         less=("by", "created (UTC)"),
         cut=("name",),
     )
+    if found and not active:
+        complain(NOT_ACTIVE)
     _tell_behind(behind)
 
 
@@ -137,11 +141,12 @@ def import_(
 ) -> None:
     """Check a file of rules, and store it as a new version. Nothing changes before that is activated.
 
+    If the active rule set is gone or damaged, the imported one is active at once, and runs that were held go on.
     Everything that is wrong with the file is said at once, and nothing of it is stored then. Feeds and words that nobody
     knows are told, with their lines.
     """
     from stepfast.applications import persist, record_audit
-    from stepfast_diamonds.rule_sets import Imported, find_doubts, import_rules
+    from stepfast_diamonds.rule_sets import find_doubts, import_rules
 
     (rules, lines), who = _read(file), actor(by, reason)
     doubts: list[str] = []
@@ -151,8 +156,10 @@ def import_(
         if strict and doubts:
             return None
         done = import_rules(tx, rules, who.name)
-        if done.created:
+        if done.created or done.restored:
             record_audit(tx, who, "rules.import", str(done.version), detail={"file": file.name})
+        if done.activated:
+            record_audit(tx, who, "rules.activate", str(done.version), detail={"before": done.before})
         return done
 
     with catalogue(ctx, database_url) as app:
@@ -165,7 +172,15 @@ def import_(
         complain("nothing was imported, because of --strict")
         raise typer.Exit(1)
     if json:
-        print_json({"version": done.version, "created": done.created, "doubts": doubts})
+        print_json({**done._asdict(), "doubts": doubts})
+    else:
+        _tell_import(done)
+
+
+def _tell_import(done: Imported) -> None:
+    if done.activated or done.restored:
+        what = "is active, because no other one could be used" if done.activated else "is complete again"
+        typer.echo(f"rule set {done.version} {what}; runs that were held for their rules go on by themselves")
     elif done.created:
         typer.echo(
             f"rule set {done.version} is stored; see what it would change: stepfast diamonds rules dry-run {done.version}"

@@ -15,7 +15,6 @@ from stepfast import sql
 
 if TYPE_CHECKING:
     from stepfast import Stepfast, Transaction
-    from stepfast_diamonds.demo.processes import Workers
 
 
 CLOCK = sql("SELECT {now}")
@@ -36,7 +35,7 @@ HELD = sql("""
 NOTICED = sql("SELECT ended_at FROM stepfast_worker WHERE worker_id = :worker_id AND state = 'dead'")
 READ_SINCE = sql("""
     SELECT partition_id, worker_id, at FROM stepfast_page
-     WHERE partition_id {any_of:ids} AND at > :at AND worker_id <> :worker_id ORDER BY at
+     WHERE partition_id {any_of:ids} AND at > :at ORDER BY at
 """)
 
 
@@ -44,7 +43,7 @@ READ_SINCE = sql("""
 class Held:
     """A partition under the lease of a worker, and how far its pages have come."""
 
-    partition_id: str
+    row_id: str
     number: int
     name: str
     offset: int
@@ -62,7 +61,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class TakenOver:
-    """What it held, read on by another."""
+    """What it held, read on by another process."""
 
     held: Held
     by: str
@@ -75,13 +74,13 @@ def busiest(tx: Transaction) -> str | None:
     return str(found[0][0]) if found else None
 
 
-def kill(app: Stepfast, workers: Workers) -> Crash | None:
+def kill(app: Stepfast) -> Crash | None:
     """Send SIGKILL to the busiest worker; None if none is in the middle of a page just now."""
     with app.reading() as tx:
         name = busiest(tx)
     if name is None or not name.startswith("worker-"):
         return None
-    pid = workers.of(name).pid
+    pid = next(it.pid for it in app.operator.workers() if it.worker_id == name)  # its guardian lives on
     os.kill(pid, signal.SIGSTOP)
     try:
         with app.reading() as tx:
@@ -94,7 +93,6 @@ def kill(app: Stepfast, workers: Workers) -> Crash | None:
         os.kill(pid, signal.SIGCONT)
         return None
     os.kill(pid, signal.SIGKILL)
-    workers.of(name).process.wait()
     return Crash(name, pid, at, held)
 
 
@@ -105,10 +103,10 @@ def noticed_after(tx: Transaction, crash: Crash) -> float | None:
 
 
 def taken_over(tx: Transaction, crash: Crash) -> list[TakenOver]:
-    """Of what it held, what others have read since, in the order in which they did."""
-    held = {it.partition_id: it for it in crash.held}
+    """Of what it held, what has been read since, in that order. It was stopped: no page of its own is among them."""
+    held = {it.row_id: it for it in crash.held}
     found: dict[str, TakenOver] = {}
-    for partition_id, by, at in tx.rows(READ_SINCE, ids=list(held), at=crash.at, worker_id=crash.worker):
-        it = held[str(partition_id)]
-        found.setdefault(it.partition_id, TakenOver(it, str(by), (int(at) - crash.at) / 1e6))
+    for row_id, by, at in tx.rows(READ_SINCE, ids=list(held), at=crash.at):
+        it = held[str(row_id)]
+        found.setdefault(it.row_id, TakenOver(it, str(by), (int(at) - crash.at) / 1e6))
     return list(found.values())

@@ -33,7 +33,7 @@ class WorkerProcess:
 
 
 class Workers:
-    """The worker processes. One that was killed is not replaced: the others take over."""
+    """The workers, each with its guardian, which starts another process where one was killed."""
 
     def __init__(self, started: list[WorkerProcess]) -> None:
         self.all = started

@@ -126,7 +126,9 @@ def _started(
 ) -> Iterator[Workers]:
     with running_workers(options.workers, place.folder, environment) as workers:
         pids = ", ".join(str(it.pid) for it in workers.all)
-        screen.say(f"{_workers_text(options.workers)} started: pids {pids}; their logs are in {place.folder}")
+        screen.say(
+            f"{_workers_text(options.workers)} started: their guardians have the pids {pids}; their logs are in {place.folder}"
+        )
         yield workers
 
 
@@ -135,7 +137,7 @@ def _full(
 ) -> RunReport | None:
     screen.chapter("A full sync, while the source goes on selling")
     source.live()
-    watcher = CrashWatcher(screen, app, workers) if options.kill else None
+    watcher = CrashWatcher(screen, app) if options.kill else None
     done = _run_to_end(screen, app, source, workers, None if watcher is None else watcher.look)
     if watcher is not None:
         watcher.end()
@@ -219,10 +221,9 @@ PARTITIONS_SHOWN: Final = 3  # of the partitions that were held
 class CrashWatcher:
     """Kills a worker in the middle of the full sync, and reports what happens to its partitions."""
 
-    def __init__(self, screen: DemoScreen, app: Stepfast, workers: Workers) -> None:
+    def __init__(self, screen: DemoScreen, app: Stepfast) -> None:
         self._screen = screen
         self._app = app
-        self._workers = workers
         self._crash: Crash | None = None
         self._noticed = False
         self._left: set[str] = set()  # partitions that no other worker has taken over yet
@@ -245,10 +246,10 @@ class CrashWatcher:
             )
 
     def _kill(self) -> None:
-        crash = self._crash = kill(self._app, self._workers)
+        crash = self._crash = kill(self._app)
         if crash is None:
             return
-        self._left = {it.partition_id for it in crash.held}
+        self._left = {it.row_id for it in crash.held}
         self._screen.say(f"kill -9 {crash.pid}: {crash.worker} is dead, in the middle of a page", "bold red")
         self._screen.more(
             f"it held the leases of {partitions_text(len(crash.held))}, whose next pages were not committed:"
@@ -265,19 +266,20 @@ class CrashWatcher:
         if noticed is not None and not self._noticed:
             self._noticed = True
             self._screen.say(
-                f"{noticed:.1f} s after the kill the others know that {crash.worker} is dead", "yellow"
+                f"{noticed:.1f} s after the kill its guardian has told the others that {crash.worker} is dead",
+                "yellow",
             )
             self._screen.more(
-                "what it held runs alone now, in processes of its own: one of them may have killed it"
+                "pages that had begun go on in a disposable process: one of them may have killed it; the others go on anywhere"
             )
         for it in taken:
             self._tell(crash, it)
 
     def _tell(self, crash: Crash, taken: TakenOver) -> None:
         held = taken.held
-        if held.partition_id not in self._left:
+        if held.row_id not in self._left:
             return
-        self._left.remove(held.partition_id)
+        self._left.remove(held.row_id)
         if len(crash.held) - len(self._left) <= PARTITIONS_SHOWN:
             self._screen.say(
                 f"{taken.after:.1f} s after the kill {taken.by} has read partition-{held.number} on from row {held.offset:,}",

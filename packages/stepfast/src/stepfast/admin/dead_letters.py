@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from stepfast.admin.audit import Actor, Command, Progress, record
-from stepfast.admin.jobs import ENDED_COLUMNS, JobDetail, JobSummary, job_state, read_summary, show_job
+from stepfast.admin.jobs import (
+    ENDED_COLUMNS,
+    JobDetail,
+    JobSummary,
+    job_state,
+    read_summary,
+    show_job,
+    shown_text,
+)
 from stepfast.admin.rows import now
 from stepfast.database.statement import sql
 from stepfast.errors import NotFoundError, StateError
@@ -21,6 +29,7 @@ from stepfast.jobs import dead_letters
 from stepfast.jobs.dead_letters import ChosenLetter, FailureGroup, Filter, failure_groups, filter_parameters
 from stepfast.jobs.state import JobState
 from stepfast.outbox.messages import stage
+from stepfast.telemetry.masking import masked_document
 from stepfast.transports import dead_messages
 from stepfast.transports.contract import LONGEST_ID
 
@@ -79,7 +88,10 @@ def show_dead_letter(tx: Transaction, job_id: str) -> JobDetail:
 
 def find_dead_letter(tx: Transaction, letter_id: str) -> JobDetail | DeadMessage:
     """Everything about one dead letter, a job or a message of a broker."""
-    return dead_messages.find(tx, letter_id) or show_dead_letter(tx, letter_id)
+    if (message := dead_messages.find(tx, letter_id)) is None:
+        return show_dead_letter(tx, letter_id)
+    body, properties = shown_text(message.body), masked_document(dict(message.properties))
+    return replace(message, body=body, properties=properties)
 
 
 def count_dead(tx: Transaction, which: Filter | None = None) -> int:

@@ -40,7 +40,7 @@ ENCRYPTED_ENDED = sql("""
      ORDER BY id LIMIT :limit {for_update}
 """)
 ENCRYPTED_EVENTS = sql("""
-    SELECT id, name, payload FROM stepfast_event
+    SELECT id, event_id, name, payload FROM stepfast_event
      WHERE id > :after AND payload LIKE :inside
      ORDER BY id LIMIT :limit {for_update}
 """)
@@ -116,9 +116,12 @@ def keys_in_use(database: Database) -> dict[str, int]:
                 rows = tx.rows(statement, after=after, inside=INSIDE, limit=BATCH)
             if not rows:
                 break
-            after = rows[-1][0]
             texts = [text for row in rows for text in row[1:] if isinstance(text, str)]
             found.update(key for text in texts for key in _keys(text))
+            last = rows[-1][0]
+            if type(last) is type(after) and last <= after:
+                break  # an id that is not UTF-8, which only SQLite stores, and sorts behind all others
+            after = last
     return dict(found)
 
 
@@ -156,7 +159,7 @@ def _outcome(tx: Transaction, keys: Keyring, renew: Callable[..., bool], row: An
 
 def _job(tx: Transaction, keys: Keyring, *row: Any) -> bool:
     job_id, kind, fence, payload, cursor = row
-    new = _new(keys, kind, payload=payload, cursor=cursor)
+    new = _new(keys, kind, job_id, payload=payload, cursor=cursor)
     if new == {"payload": payload, "cursor": cursor}:
         return False
     tx.run(WRITE_JOB, id=job_id, fence=fence, **new)
@@ -165,7 +168,7 @@ def _job(tx: Transaction, keys: Keyring, *row: Any) -> bool:
 
 def _ended(tx: Transaction, keys: Keyring, *row: Any) -> bool:
     job_id, kind, payload, cursor, result = row
-    new = _new(keys, kind, payload=payload, cursor=cursor, result=result)
+    new = _new(keys, kind, job_id, payload=payload, cursor=cursor, result=result)
     if new == {"payload": payload, "cursor": cursor, "result": result}:
         return False
     tx.run(WRITE_ENDED, id=job_id, **new)
@@ -173,18 +176,18 @@ def _ended(tx: Transaction, keys: Keyring, *row: Any) -> bool:
 
 
 def _event(tx: Transaction, keys: Keyring, *row: Any) -> bool:
-    event, name, payload = row
-    new = keys.reencrypt(payload, f"event {name}")
+    event, event_id, name, payload = row
+    new = keys.reencrypt(payload, f"event {name}", event_id)
     if new == payload:
         return False
     tx.run(WRITE_EVENT, id=event, payload=new)
     return True
 
 
-def _new(keys: Keyring, kind: str, **stored: str | None) -> dict[str, str | None]:
+def _new(keys: Keyring, kind: str, job_id: str, **stored: str | None) -> dict[str, str | None]:
     """These documents, encrypted with the first key."""
     return {
-        what: None if it is None else reencrypt_cursor(it, keys, f"{what} of {kind}")
+        what: None if it is None else reencrypt_cursor(it, keys, f"{what} of {kind}", job_id)
         for what, it in stored.items()
     }
 

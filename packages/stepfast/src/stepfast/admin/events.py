@@ -60,7 +60,7 @@ def list_waits(tx: Transaction, *, limit: int = 50) -> list[WaitReport]:
 def list_kept_events(tx: Transaction, *, limit: int = 50) -> list[KeptEvent]:
     """Events that are kept, the oldest first."""
     return [
-        KeptEvent(name, event_id, moment(sent), moment(until), shown(payload, f"event {name}"))
+        KeptEvent(name, event_id, moment(sent), moment(until), shown(payload, f"event {name}", event_id))
         for name, event_id, sent, until, payload in tx.rows(LIST_KEPT, limit=limit)
     ]
 

@@ -1,7 +1,8 @@
 """Jobs: list them, show everything about one, retry and cancel it, alone or with the tree of jobs after it.
 
 Each action is a guarded statement, and is recorded in its own transaction: see `audit`. One that is refused raises an
-error that names the state of the job, changes nothing and leaves no record.
+error that names the state of the job, changes nothing and leaves no record. How an ended job is revived is in
+`jobs/dead_letters.py`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from stepfast.admin.audit import Actor, actor_or_default, record
 from stepfast.admin.rows import reader
 from stepfast.clock import moment
 from stepfast.database.statement import sql
+from stepfast.database.stored import stored_document, stored_state
 from stepfast.encryption import ENCRYPTED, is_sealed, opened
-from stepfast.errors import ContentionError, NotFoundError, StateError
+from stepfast.errors import READY_STATE, ContentionError, NotFoundError, StateError
 from stepfast.jobs import dead_letters
 from stepfast.jobs.cancel import cancel_jobs
-from stepfast.jobs.payload import decode
+from stepfast.jobs.payload import to_json
 from stepfast.jobs.state import ENDED, LIVE, JobState
-from stepfast.jobs.wait import cursor_in, has_arrived, waited_for
-from stepfast.telemetry.masking import masked
+from stepfast.jobs.wait import cursor_and_wait
+from stepfast.telemetry.masking import masked_document, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -209,17 +211,17 @@ def show_job(tx: Transaction, job_id: str, *, logs: int = 100, decrypt: bool = F
         if rows := tx.rows(statement, id=job_id):
             *columns, payload, cursor, result, expired_at = rows[0]
             job = read_summary(*columns)
-            waits = job.state is JobState.SCHEDULED and not has_arrived(cursor)
+            position, event = cursor_and_wait(cursor)
             return JobDetail(
                 job,
-                shown(payload, f"payload of {job.kind}", decrypt=decrypt),
-                shown(cursor_in(cursor), f"cursor of {job.kind}", decrypt=decrypt),
-                shown(result, f"result of {job.kind}", decrypt=decrypt),
+                shown(payload, f"payload of {job.kind}", job_id, decrypt=decrypt),
+                shown(position, f"cursor of {job.kind}", job_id, decrypt=decrypt),
+                shown(result, f"result of {job.kind}", job_id, decrypt=decrypt),
                 None if expired_at is None else moment(expired_at),
                 _logs(tx, job_id, logs),
                 tuple(parents_of(tx, job_id)),
                 tuple(children_of(tx, job_id)),
-                waited_for(cursor) if waits else None,
+                event if job.state is JobState.SCHEDULED else None,
             )
     raise no_job(job_id)
 
@@ -232,15 +234,26 @@ def _logs(tx: Transaction, job_id: str, limit: int) -> tuple[LogLine, ...]:
     return tuple(reversed(tx.all(JOB_LOGS, reader(LogLine, at=moment), id=job_id, limit=limit)))
 
 
-def shown(stored: str | None, purpose: str, *, decrypt: bool = False) -> Any:
+def shown(stored: str | None, purpose: str, owner: str, *, decrypt: bool = False) -> Any:
     """A payload, cursor, result or event as it may be shown: masked; if it is encrypted, only with `decrypt`."""
     if stored is None:
         return None
     if is_sealed(stored):
         if not decrypt:
             return ENCRYPTED
-        stored = opened(stored, purpose)
-    return masked(decode(stored))
+        stored = opened(stored, purpose, owner)
+    return masked_document(stored_document(stored))
+
+
+def shown_text(stored: str) -> str:
+    """A stored text as it may be shown, unchanged where nothing in it is hidden: that of a JSON document, or any other."""
+    if is_sealed(stored):
+        return ENCRYPTED
+    document = stored_document(stored)
+    if document is stored:
+        return without_secrets(stored)
+    masked = masked_document(document)
+    return stored if masked == document else to_json(masked)
 
 
 _RELATIVES = """
@@ -300,8 +313,8 @@ STATE_AND_QUEUE = sql("""
     UNION ALL SELECT state, queue FROM stepfast_archive WHERE id = :id
 """)
 
-HASTEN_JOB = sql("""
-    UPDATE stepfast_job SET state = 'ready', ready_at = {now}, updated_at = {now} WHERE id = :id AND state = 'scheduled'
+HASTEN_JOB = sql(f"""
+    UPDATE stepfast_job SET state = {READY_STATE}, ready_at = {{now}}, updated_at = {{now}} WHERE id = :id AND state = 'scheduled'
 """)
 
 
@@ -332,7 +345,6 @@ def _retry(tx: Transaction, job_id: str, state: JobState, queue: str) -> JobStat
     match state:
         case JobState.DEAD | JobState.CANCELLED:
             dead_letters.revive(tx, job_id)
-            return job_state(tx, job_id)[0]
         case JobState.SCHEDULED if tx.run(HASTEN_JOB, id=job_id) == 1:
             tx.wakes.add(queue)
         case JobState.READY | JobState.SUSPECT | JobState.SCHEDULED:
@@ -349,7 +361,7 @@ def _retry(tx: Transaction, job_id: str, state: JobState, queue: str) -> JobStat
             raise StateError(f"job {job_id} is leased: a worker is at it; cancel it first, or wait")
         case JobState.DONE:
             raise StateError(f"job {job_id} is done: enqueue a new one to do it again")
-    return JobState.READY
+    return job_state(tx, job_id)[0]
 
 
 def cancel_tree(
@@ -396,4 +408,4 @@ def job_state(tx: Transaction, job_id: str) -> tuple[JobState, str]:
     rows = tx.rows(STATE_AND_QUEUE, id=job_id)
     if not rows:
         raise no_job(job_id)
-    return JobState(rows[0][0]), rows[0][1]
+    return stored_state(JobState, rows[0][0]), rows[0][1]

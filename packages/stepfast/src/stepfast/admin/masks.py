@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from stepfast.database.statement import sql
+from stepfast.errors import ConfigurationError
 from stepfast.telemetry.masking import hide, read, rules
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
+    from stepfast.telemetry.masking import Rule
 
 
 DAY: Final = 24 * 3600 * 1_000_000
@@ -43,6 +45,24 @@ def declare(tx: Transaction, outdated_rules: list[str]) -> int:
     return 0
 
 
-def apply_rules(tx: Transaction) -> None:
-    """Apply the rules of this database in this process."""
-    hide([read(str(row[0])) for row in tx.rows(KNOWN_RULES)])
+def apply_rules(tx: Transaction) -> list[str]:
+    """Apply the rules of this database in this process; returns those that cannot be read, and so hide nothing."""
+    readable, unreadable = _stored_rules(tx)
+    hide(readable)
+    return unreadable
+
+
+def unreadable_rules(tx: Transaction) -> list[str]:
+    """Rules of this database that cannot be read."""
+    return _stored_rules(tx)[1]
+
+
+def _stored_rules(tx: Transaction) -> tuple[list[Rule], list[str]]:
+    readable: list[Rule] = []
+    unreadable: list[str] = []
+    for row in tx.rows(KNOWN_RULES):
+        try:
+            readable.append(read(str(row[0])))
+        except ConfigurationError:
+            unreadable.append(str(row[0]))
+    return readable, unreadable

@@ -127,7 +127,7 @@ class Operator:
 
     def shown_result(self, outcome: JobOutcome[Any]) -> Any:
         """The result of a job as it may be shown: masked, and not decrypted."""
-        return jobs.shown(outcome.stored, f"result of {outcome.kind}")
+        return jobs.shown(outcome.stored, f"result of {outcome.kind}", outcome.id)
 
     def statistics(self, span: Duration = "1d", *, kind: str | None = None) -> list[KindStatistics]:
         """Per kind of job: how many ended in which state, how long they took, and the errors of those that failed."""
@@ -342,6 +342,12 @@ class Operator:
 
         return self._look(show_watermark, feed)
 
+    def edited_export(self, feed: str) -> str | None:
+        """What it means that the exported document of a watermark was written by hand; None: it was not, as far as is seen from here."""
+        from stepfast.admin.watermarks import edited_export
+
+        return edited_export(self.watermark(feed))
+
     def set_watermark(self, feed: str, to: datetime, *, force: bool = False) -> WatermarkMoved:
         """Move a watermark, with a reason: `app.operator.by("alice", reason="…").set_watermark("catalogue", at)`."""
         from stepfast.admin.watermarks import set_watermark
@@ -422,11 +428,14 @@ class Operator:
 
         return rotate(self._database, by=self._actor)
 
-    def apply_masks(self) -> None:
-        """Apply the masking rules of the applications of this database in this process, before rows are shown."""
+    def apply_masks(self) -> list[str]:
+        """Apply the masking rules of the applications of this database in this process, before rows are shown.
+
+        Returns the stored rules that cannot be read, and so hide nothing.
+        """
         from stepfast.admin.masks import apply_rules
 
-        self._look(apply_rules)
+        return self._look(apply_rules)
 
     def doctor(self, *, repair: bool = False) -> list[Finding]:
         """What is wrong, and what to do about it. With `repair`, what needs no decision is repaired first."""
@@ -435,9 +444,10 @@ class Operator:
 
         feeds = () if self._feeds is None else self._feeds.all()
         brokers = [feed.broker for feed in feeds if feed.broker is not None]
-        findings = examine(self._database, brokers)
+        fresh = {feed.name: feed.fresh_within for feed in feeds if feed.fresh_within is not None}
+        findings = examine(self._database, brokers, fresh)
         if repair and (done := repair_findings(self._database, findings, by=self._actor)):
-            return [*done, *examine(self._database, brokers)]
+            return [*done, *examine(self._database, brokers, fresh)]
         return findings
 
     def _look(

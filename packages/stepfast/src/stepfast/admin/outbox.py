@@ -5,16 +5,17 @@ Addresses are shown without secrets.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.admin.audit import Actor, Command, Progress, record
 from stepfast.admin.rows import now, reader
 from stepfast.database.statement import sql
+from stepfast.database.stored import stored_document, stored_fields, stored_state
 from stepfast.database.wakeup import OUTBOX
 from stepfast.errors import NotFoundError, StateError
 from stepfast.outbox.messages import MessageState, as_shown, stands_behind
+from stepfast.telemetry.masking import masked_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -179,8 +180,8 @@ def show_message(tx: Transaction, message_id: str) -> MessageDetail:
         destination,
         key,
         trace,
-        json.loads(headers) if headers else {},
-        json.loads(body),
+        masked_document(stored_fields(headers)) if headers else {},
+        masked_document(stored_document(body)),
         stands_behind(tx, message_id),
     )
 
@@ -361,4 +362,4 @@ def _state(tx: Transaction, message_id: str) -> MessageState:
     found = tx.first(MESSAGE_STATE, id=message_id)
     if found is None:
         raise no_message(message_id)
-    return MessageState(found)
+    return stored_state(MessageState, found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,12 +9,13 @@ from stepfast.admin.audit import Actor, Command, Progress, actor_named
 from stepfast.admin.rows import reader
 from stepfast.clock import new_id
 from stepfast.database.statement import sql
+from stepfast.database.stored import stored_document
 from stepfast.errors import ConfigurationError, NotFoundError, StateError
 from stepfast.jobs.enqueue import enqueue
 from stepfast.jobs.state import NewJob
 from stepfast.runs.quarantine import QuarantineState
 from stepfast.runs.run import kind_of
-from stepfast.telemetry.masking import without_secrets
+from stepfast.telemetry.masking import masked_document, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -144,7 +144,7 @@ def show_entry(tx: Transaction, entry_id: int) -> EntryDetail:
     if not found:
         raise no_entry(entry_id)
     *columns, content_hash, payload = found[0]
-    return EntryDetail(_read_entry(*columns), content_hash, json.loads(payload))
+    return EntryDetail(_read_entry(*columns), content_hash, masked_document(stored_document(payload)))
 
 
 def no_entry(entry_id: int) -> NotFoundError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.admin.rows import reader
@@ -11,7 +11,8 @@ from stepfast.database.statement import sql
 from stepfast.errors import NotFoundError, StateError
 from stepfast.jobs.retry import grouped
 from stepfast.jobs.state import JobState
-from stepfast.runs.run import LATEST, PartitionState, RunState
+from stepfast.runs.partition import PartitionState, partition_id
+from stepfast.runs.run import LATEST, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,6 +154,7 @@ class PartitionReport:
 
     run_id: str
     feed: str
+    partition_id: str = field(init=False)  # partition-7, as in logs, views and messages
     number: int
     name: str
     state: PartitionState
@@ -167,15 +169,14 @@ class PartitionReport:
     job_state: JobState | None  # None: no unfinished job reads it
     next_at: datetime | None  # when a job that waits may go on
     worker_id: str | None  # the worker that committed its last page
-    last_error: str | None
+    last_error: str | None  # why it failed; while it is open, why its last try failed, or what it waits for
     stuck: bool  # open, and neither leased by a living worker nor waiting to be
     started_at: datetime | None
     updated_at: datetime
     ended_at: datetime | None
 
-    @property
-    def partition_id(self) -> str:
-        return f"partition-{self.number}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "partition_id", partition_id(self.number))
 
     @property
     def expected(self) -> int | None:
@@ -188,7 +189,7 @@ class ErrorGroup:
     """Partitions that failed with one error."""
 
     error: str  # of the first of them
-    partitions: tuple[int, ...]
+    partitions: tuple[str, ...]  # their ids: partition-7
 
 
 # A partition is stuck without a job, or if the job's worker has been silent for longer than its lease. A job that
@@ -203,10 +204,16 @@ PARTITIONS_WITH_JOBS: Final = """
       LEFT JOIN stepfast_job j ON j.id = p.job_id
       LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
 """
+# As the view worker_runs has it: of an open partition, the error of its job's last try, or of its source while it waits.
+LAST_ERROR: Final = """
+    CASE WHEN p.state IN ('ready', 'running') THEN CASE WHEN j.failures + j.crashes > 0 THEN j.last_error
+                                                        WHEN p.troubled_at >= p.updated_at THEN p.last_error END
+         WHEN p.state <> 'done' THEN p.last_error END
+"""
 LIST_PARTITIONS = sql(f"""
     SELECT p.run_id, r.feed, p.number, p.name, p.state, p.epoch, p.seen, p.counted, p.estimate, p.rejected, p.requests,
            p.next_offset, p.job_id, j.state, CASE WHEN j.state = 'scheduled' THEN j.ready_at END, p.worker_id,
-           p.last_error, CASE WHEN {IS_STUCK} THEN 1 ELSE 0 END, p.started_at, p.updated_at, p.ended_at
+           {LAST_ERROR}, CASE WHEN {IS_STUCK} THEN 1 ELSE 0 END, p.started_at, p.updated_at, p.ended_at
     {PARTITIONS_WITH_JOBS}
      WHERE (:any_run = 1 OR p.run_id = :run_id) AND (:failed = 0 OR p.state = 'failed') AND (:stuck = 0 OR {IS_STUCK})
      ORDER BY r.started_at DESC, p.run_id DESC, p.number LIMIT :limit
@@ -245,4 +252,6 @@ def group_errors(failed: Sequence[tuple[int, str | None]]) -> tuple[ErrorGroup, 
         text = (error or NO_ERROR).partition("\n")[0]
         groups.setdefault(grouped(text), []).append((number, text))
     ordered = sorted(groups.values(), key=len, reverse=True)
-    return tuple(ErrorGroup(group[0][1], tuple(number for number, _ in group)) for group in ordered)
+    return tuple(
+        ErrorGroup(group[0][1], tuple(partition_id(number) for number, _ in group)) for group in ordered
+    )

@@ -7,12 +7,13 @@ reads the run's row and those of its partitions that were written lately, wherev
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import TYPE_CHECKING, Final, assert_never
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from stepfast.admin.rows import now, reader
 from stepfast.admin.run_reports import (
@@ -25,19 +26,27 @@ from stepfast.admin.run_reports import (
 )
 from stepfast.clock import micros, moment, spoken
 from stepfast.database.statement import sql
+from stepfast.database.stored import is_known, stored_state
 from stepfast.errors import ContentionError, UnreachableError
+from stepfast.outbox.exports import export_destination, problem_of_export
+from stepfast.runs.consolidation import LOADING_RULES, VALIDATING
 from stepfast.runs.debts import MOST_TRIES
+from stepfast.runs.partition import OPEN_PARTITION, PartitionState, partition_id
 from stepfast.runs.repair import FIND_BLOCKING_RUN, JOIN_JOBS, jobs_of
-from stepfast.runs.run import ACTIVE_RUN, OPEN_PARTITION, PartitionState, Run, RunState, find_feed, find_run
+from stepfast.runs.run import ACTIVE_RUN, Run, RunState, find_feed, find_run
 from stepfast.runs.sweep_rows import is_held, sweep_state
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
+    from stepfast.runs.run import FeedRow
 
 
 NAMED: Final = 5  # partitions that are named; of the others only their number
 GROUPS: Final = 3  # errors that are told apart
+WATERMARK: Final = "watermark"  # the phase of a completed run whose watermark others cannot read yet
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class RunFacts:
     id: str
     feed: str
     state: RunState
-    at: RunState  # where it is, also if it has stalled there
+    phase: RunState  # where it is, also if it has stalled there
     now: datetime
     moved_at: datetime  # when it or one of its partitions was moved on last
     reason: str | None = None
@@ -86,7 +95,7 @@ class RunFacts:
     failed: int = 0
     unverified: int = 0
     open: int = 0
-    orphans: tuple[int, ...] = ()  # open partitions that no job reads
+    orphans: tuple[str, ...] = ()  # open partitions that no job reads, by their ids
     errors: tuple[ErrorGroup, ...] = ()
     quarantined: int = 0
     pending: int | None = None  # raw rows that wait for consolidation
@@ -94,14 +103,29 @@ class RunFacts:
     given_up: int = 0  # those of them that no run reads before an operator decides
     owes: bool = True  # whether ranges that it lacks become debts; not for trials and checks
     sweep_held: str | None = None  # why an operator must decide about its sweep
+    held: str | None = None  # what a person must do before its rows are written
     jobs: JobFacts = JobFacts()
     queue_paused_at: datetime | None = None
+    queue_paused_by: str | None = None  # None: not by a command
     queue_note: str | None = None
     workers: int = 0  # alive, and serving the queue
     feed_paused_until: datetime | None = None
     pause_reason: str | None = None
     newer: str | None = None  # a run that keeps this one from being reopened
     newer_active: bool = False
+    exports: bool = False  # its watermark is still to be written to where others read it
+    export_error: str | None = None
+
+
+@dataclass(frozen=True)
+class PageTimes:
+    """How long the source took for the pages of a run."""
+
+    pages: int
+    p95_seconds: float  # 95 of 100 pages took no longer
+    slowest_seconds: float
+    slowest_partition: str
+    slowest_offset: int  # of its first row
 
 
 @dataclass(frozen=True)
@@ -116,6 +140,8 @@ class RunDetail:
     newer: str | None  # a run of the feed that keeps this one from being reopened
     why: tuple[Reason, ...]
     still_there: int = 0  # rows that it did not see and that would have gone, but the source has them
+    phase: str | None = None  # what its workers do now; None: it has ended
+    pages: PageTimes | None = None  # None: it has read none
 
 
 # Where a run stands
@@ -140,11 +166,19 @@ DEAD_JOBS = sql(
     + "WHERE j.state = 'dead'"
 )
 QUEUE_OF_ENDED_JOB = sql("SELECT queue FROM stepfast_archive WHERE id = :id")
-PAUSED_QUEUE = sql("SELECT paused_at, note FROM stepfast_queue WHERE id = :id AND paused_at IS NOT NULL")
+PAUSED_QUEUE = sql("""
+    SELECT q.paused_at, q.note,
+           (SELECT max(a.who) FROM stepfast_audit a
+             WHERE a.subject = q.id AND a.what = 'queue.pause' AND a.at >= q.paused_at)
+      FROM stepfast_queue q WHERE q.id = :id AND q.paused_at IS NOT NULL
+""")
 QUEUES_OF_WORKERS = sql("SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= {now}")
 COUNT_DEBTS = sql("""
     SELECT count(*), COALESCE(sum(CASE WHEN tries >= :tries THEN 1 ELSE 0 END), 0)
       FROM stepfast_debt WHERE feed = :feed AND state = 'open'
+""")
+WAITING_EXPORT = sql("""
+    SELECT last_error FROM stepfast_outbox WHERE destination = :destination AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 """)
 COUNT_PENDING = sql("SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1")
 
@@ -165,7 +199,76 @@ def show_run(tx: Transaction, run_id: str) -> RunDetail:
         facts.newer,
         tuple(why(facts)),
         0 if sweep is None else sweep.still_there,
+        phase_of(tx, run, exports=facts.exports),
+        page_times(tx, run_id),
     )
+
+
+def why_run(tx: Transaction, run_id: str) -> tuple[Reason, ...]:
+    """Why one run does not advance, by its full id."""
+    states = {str(state): int(count) for state, count in tx.rows(PARTITION_STATES, id=run_id)}
+    return tuple(why(_facts(tx, find_run(tx, run_id), run_report(tx, run_id), states)))
+
+
+# What its workers do now, in the words of the operators' documents. The shards of a consolidation say it themselves.
+
+NOTES_OF_SHARDS = sql("SELECT id, state, progress_note FROM stepfast_job WHERE id > :first AND id < :beyond")
+
+
+def phase_of(tx: Transaction, run: Run, *, exports: bool = False) -> str | None:
+    """The phase of a run; `exports`: its watermark is still to be written to where others read it."""
+    match run.phase:
+        case RunState.PLANNING | RunState.FETCHING | RunState.SWEEPING:
+            return str(run.phase)
+        case RunState.APPLYING if run.shards:
+            return _phase_of_shards(tx, run)
+        case RunState.APPLYING:
+            return VALIDATING
+        case RunState.COMPLETED if exports:
+            return WATERMARK
+        case _:
+            return None
+
+
+def _phase_of_shards(tx: Transaction, run: Run) -> str:
+    current = f"{run.id}.{run.epoch}.{run.rounds}."
+    shards = [
+        (str(state), str(note or LOADING_RULES))
+        for job_id, state, note in tx.rows(NOTES_OF_SHARDS, first=current, beyond=f"{current}~")
+    ]
+    at_work = Counter(note for state, note in shards if state == "leased")
+    words = at_work or Counter(note for _, note in shards) or Counter([LOADING_RULES])
+    if len(words) == 1:
+        return next(iter(words))
+    return ", ".join(f"{word} ({some(count, 'shard')})" for word, count in sorted(words.items()))
+
+
+# How long its pages took. Counts are requests, too, but no pages.
+
+_PAGES_OF_RUN = """
+      FROM stepfast_partition p JOIN stepfast_page g ON g.partition_id = p.id
+     WHERE p.run_id = :id AND g.request_offset IS NOT NULL
+"""
+COUNT_PAGES = sql(f"SELECT count(*) {_PAGES_OF_RUN}")
+NTH_SLOWEST_PAGE = sql(f"""
+    SELECT g.milliseconds, p.number, g.request_offset {_PAGES_OF_RUN}
+     ORDER BY g.milliseconds DESC, p.number, g.epoch, g.seq LIMIT 1 OFFSET :skipped
+""")
+
+
+def page_times(tx: Transaction, run_id: str) -> PageTimes | None:
+    """How long the pages of a run took; None: it has read none."""
+    pages = int(tx.first(COUNT_PAGES, id=run_id))
+    if not pages:
+        return None
+    ((p95, _, _),) = tx.rows(NTH_SLOWEST_PAGE, id=run_id, skipped=pages - ceil(0.95 * pages))
+    ((slowest, number, offset),) = tx.rows(NTH_SLOWEST_PAGE, id=run_id, skipped=0)
+    return PageTimes(pages, _seconds(p95), _seconds(slowest), partition_id(number), offset)
+
+
+def _seconds(milliseconds: Any) -> float:
+    """Seconds; of a value that was written by hand and is no number, none."""
+    return milliseconds / 1000 if isinstance(milliseconds, int | float) else 0.0
 
 
 def _facts(tx: Transaction, run: Run, report: RunReport, states: dict[str, int]) -> RunFacts:
@@ -178,12 +281,13 @@ def _facts(tx: Transaction, run: Run, report: RunReport, states: dict[str, int])
         else tx.rows(FIND_BLOCKING_RUN, feed=run.feed, id=run.id, started_at=run.started_at)
     )
     ((debts, given_up),) = tx.rows(COUNT_DEBTS, feed=run.feed, tries=MOST_TRIES)
+    exports = _waiting_exports(tx, run, feed)
     paused = tx.rows(PAUSED_QUEUE, id=jobs.queue) if active and jobs.queue is not None else []
     return RunFacts(
         id=run.id,
         feed=run.feed,
         state=run.state,
-        at=run.at,
+        phase=run.phase,
         now=moment(now(tx)),
         moved_at=max(
             report.updated_at, _moment(tx.first(PARTITIONS_MOVED_AT, id=run.id)) or report.updated_at
@@ -195,23 +299,38 @@ def _facts(tx: Transaction, run: Run, report: RunReport, states: dict[str, int])
         failed=run.failed,
         unverified=run.unverified,
         open=states.get(PartitionState.READY, 0) + states.get(PartitionState.RUNNING, 0),
-        orphans=tuple(int(row[0]) for row in tx.rows(ORPHANED_PARTITIONS, id=run.id)) if active else (),
+        orphans=(
+            tuple(partition_id(row[0]) for row in tx.rows(ORPHANED_PARTITIONS, id=run.id)) if active else ()
+        ),
         errors=failed_by_error(tx, run.id),
         quarantined=run.quarantined,
-        pending=int(tx.first(COUNT_PENDING, feed=run.feed) or 0) if run.at is RunState.APPLYING else None,
+        pending=int(tx.first(COUNT_PENDING, feed=run.feed) or 0) if run.phase is RunState.APPLYING else None,
         debts=int(debts),
         given_up=int(given_up),
         owes=run.kind != "verify" and run.most_rows is None,
         sweep_held=_held(run),
+        held=run.reason if run.state is RunState.APPLYING else None,
         jobs=jobs,
         queue_paused_at=_moment(paused[0][0]) if paused else None,
         queue_note=paused[0][1] if paused else None,
+        queue_paused_by=paused[0][2] if paused else None,
         workers=_workers(tx, jobs.queue),
         feed_paused_until=_moment(feed.paused_until),
         pause_reason=feed.pause_reason,
         newer=str(newer[0][0]) if newer else None,
-        newer_active=bool(newer) and RunState(newer[0][1]) in ACTIVE_RUN,
+        newer_active=bool(newer) and stored_state(RunState, newer[0][1]) in ACTIVE_RUN,
+        exports=bool(exports),
+        export_error=exports[0][0] if exports else None,
     )
+
+
+def _waiting_exports(tx: Transaction, run: Run, feed: FeedRow) -> Sequence[Sequence[Any]]:
+    """The export of the run's watermark, with its error, while it waits."""
+    if run.state is not RunState.COMPLETED or feed.last_run != run.id or feed.export_to is None:
+        return []
+    if problem_of_export(feed.export_to) is not None:  # somebody has written it by hand
+        return []
+    return tx.rows(WAITING_EXPORT, destination=export_destination(feed.export_to))
 
 
 def _jobs(tx: Transaction, run: Run) -> JobFacts:
@@ -266,6 +385,12 @@ def _moment(at: int | None) -> datetime | None:
 
 def why(facts: RunFacts) -> list[Reason]:
     """The reasons, the decisive one first. For an active run without one, the reason says that it advances."""
+    if not is_known(facts.state):
+        return [
+            Reason(
+                f"its state {facts.state!r} does not exist: somebody has written it by hand, and nothing moves it on"
+            )
+        ]
     match facts.state:
         case RunState.COMPLETED:
             causes = _completed(facts)
@@ -286,6 +411,9 @@ def why(facts: RunFacts) -> list[Reason]:
 
 def _completed(facts: RunFacts) -> Iterator[Reason]:
     yield Reason("it has completed")
+    if facts.exports:
+        error = f": {facts.export_error}" if facts.export_error else ""
+        yield Reason(f"its watermark is not exported yet{error}", "stepfast outbox list --channel export")
     if facts.unverified:
         yield Reason(f"{some(facts.unverified, 'partition')} could not be shown to be complete")
         yield from _owed(facts)
@@ -377,7 +505,7 @@ def _active(facts: RunFacts) -> Iterator[Reason]:
 
 def _stalled(facts: RunFacts, *, alone: bool) -> Reason:
     since = spoken(facts.now - facts.moved_at)
-    sentence = f"nothing has moved it for {since}; it stopped while {facts.at}"
+    sentence = f"nothing has moved it for {since}; it stopped while {facts.phase}"
     return Reason(sentence, f"stepfast runs resume {facts.id}" if alone else None)
 
 
@@ -385,8 +513,12 @@ def _causes(facts: RunFacts) -> Iterator[Reason]:
     """The reasons that keep an active run from its next step."""
     jobs = facts.jobs
     if facts.queue_paused_at is not None:
+        by = f" by {facts.queue_paused_by}" if facts.queue_paused_by else ""
         note = f" ({facts.queue_note})" if facts.queue_note else ""
-        yield Reason(f"queue {jobs.queue} is paused{note}", f"stepfast queues resume {jobs.queue}")
+        yield Reason(
+            f"queue {jobs.queue} is paused{by} since {clock_time(facts.queue_paused_at)}{note}",
+            f"stepfast queues resume {jobs.queue}",
+        )
     elif not facts.workers and not jobs.running:
         where = "" if jobs.queue is None else f" for queue {jobs.queue}"
         option = "" if jobs.queue in (None, "default") else f" --queues {jobs.queue}"
@@ -396,6 +528,9 @@ def _causes(facts: RunFacts) -> Iterator[Reason]:
             f"the source is in trouble: feed {facts.feed} waits until {clock_time(facts.feed_paused_until)}"
             + (f": {facts.pause_reason}" if facts.pause_reason else "")
         )
+    if facts.held is not None:
+        yield Reason(f"it is held, and goes on by itself: {facts.held}")
+        return
     if facts.sweep_held is not None:
         yield Reason(
             f"its sweep is held until somebody approves it: {facts.sweep_held}",
@@ -411,8 +546,8 @@ def _causes(facts: RunFacts) -> Iterator[Reason]:
         )
     if facts.orphans:
         yield Reason(
-            f"no job reads {partitions_named(facts.orphans)}; a worker gives it another one by itself, soon",
-            f"stepfast partitions list --run {facts.id} --stuck",
+            f"no job reads {partitions_named(facts.orphans)}; {_who_repairs(facts)}",
+            f"stepfast runs resume {facts.id}",
         )
     if not jobs.running and not jobs.ready:
         yield from _waits(facts)
@@ -436,11 +571,18 @@ def _waits(facts: RunFacts) -> Iterator[Reason]:
     if not jobs.alive and not facts.orphans:
         error = f": {jobs.dead_error}" if jobs.dead_error else ""
         lost = f"the job that moved it on is dead{error}" if jobs.dead else "no job of it is left"
-        yield Reason(f"{lost}; a worker finds that by itself, soon", f"stepfast runs cancel {facts.id}")
+        yield Reason(f"{lost}; {_who_repairs(facts)}", f"stepfast runs resume {facts.id}")
+
+
+def _who_repairs(facts: RunFacts) -> str:
+    """What becomes of a run that has lost a job."""
+    if facts.workers:
+        return f"a worker that knows feed {facts.feed} looks every few seconds, and repairs it; by hand"
+    return f"a worker that knows feed {facts.feed} would repair it, but none is alive; by hand"
 
 
 def _failed_so_far(facts: RunFacts) -> Iterator[Reason]:
-    if facts.failed and facts.at is RunState.FETCHING:
+    if facts.failed and facts.phase is RunState.FETCHING:
         yield Reason(
             f"{some(facts.failed, 'partition')} failed so far: it will end as failed, unless they are read again",
             f"stepfast runs retry {facts.id}",
@@ -460,7 +602,7 @@ def _errors(facts: RunFacts) -> Iterator[Reason]:
 
 def _advances(facts: RunFacts) -> Reason:
     ago = spoken(max(facts.now - facts.moved_at, timedelta(0)))
-    match facts.at:
+    match facts.phase:
         case RunState.FETCHING:
             ended = facts.completed + facts.failed
             done = f"{ended} of {some(facts.partitions, 'partition')} ended, {some(facts.jobs.running, 'job')} at work"
@@ -474,9 +616,9 @@ def _advances(facts: RunFacts) -> Reason:
     return Reason(f"it advances: {done}; it last moved {ago} ago", f"stepfast runs watch {facts.id}")
 
 
-def partitions_named(numbers: tuple[int, ...]) -> str:
-    named = ", ".join(f"partition-{number}" for number in numbers[:NAMED])
-    rest = len(numbers) - NAMED
+def partitions_named(ids: tuple[str, ...]) -> str:
+    named = ", ".join(ids[:NAMED])
+    rest = len(ids) - NAMED
     return f"{named} and {rest} more" if rest > 0 else named
 
 
@@ -511,6 +653,7 @@ WRITTEN_LATELY = sql("""
 class PartitionProgress:
     """How far a partition is."""
 
+    partition_id: str = field(init=False)
     number: int
     name: str
     state: PartitionState
@@ -518,6 +661,9 @@ class PartitionProgress:
     expected: int | None
     requests: int
     error: str | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "partition_id", partition_id(self.number))
 
     @property
     def is_open(self) -> bool:
@@ -615,7 +761,7 @@ class RunObserver:
     def why(self) -> tuple[Reason, ...]:
         """Why the run does not advance, as it stands now."""
         with self._database.reading() as tx:
-            return show_run(tx, self.run_id).why
+            return why_run(tx, self.run_id)
 
     def look(self) -> RunProgress:
         """How far the run is now."""
@@ -633,7 +779,7 @@ class RunObserver:
             at, rows, requests, run.applied + run.quarantined
         )
         expected = self._expected()
-        applying = run.at is RunState.APPLYING
+        applying = run.phase is RunState.APPLYING
         left = pending if applying else None if expected is None else max(0, expected - rows)
         pace = applied_pace if applying else rows_pace
         return RunProgress(
@@ -654,7 +800,7 @@ class RunObserver:
             pages_per_second=0.0 if applying else pages_pace,
             seconds_left=left / pace if left and pace and run.ended_at is None else None,
             changed=changed,
-            still_for=0.0 if run.at is RunState.APPLYING else at - self._still_since,
+            still_for=0.0 if run.phase is RunState.APPLYING else at - self._still_since,
         )
 
     @property
@@ -670,7 +816,7 @@ class RunObserver:
         return changed
 
     def _rows_that_wait(self, tx: Transaction, run: Run, at: float) -> int | None:
-        if run.at is not RunState.APPLYING:
+        if run.phase is not RunState.APPLYING:
             self._pending = None
         elif self._pending is None or at - self._pending_at >= PENDING_EVERY:
             self._pending, self._pending_at = int(tx.first(COUNT_PENDING, feed=run.feed) or 0), at

@@ -21,6 +21,7 @@ from stepfast.admin.run_reports import (
     run_report,
 )
 from stepfast.admin.run_status import RunDetail, RunObserver, RunProgress, show_run
+from stepfast.coroutines import answer_of, wait_for
 from stepfast.database.database import persist
 from stepfast.errors import (
     ConfigurationError,
@@ -32,9 +33,9 @@ from stepfast.errors import (
 )
 from stepfast.jobs.retry import describe
 from stepfast.runs import repair
-from stepfast.runs.calls import answer_of, wait_for
 from stepfast.runs.debts import covers, open_debts
 from stepfast.runs.paging.paginators import Offset
+from stepfast.runs.partition import partition_id
 from stepfast.runs.partitioning.contract import VERIFYING_COUNTS, Estimate, beginning, estimate
 from stepfast.runs.partitioning.heatmap import describe_plan as describe_run_plan
 from stepfast.runs.partitioning.heatmap import draw
@@ -69,8 +70,8 @@ class RunRepair:
 
     run: RunReport  # as it is now
     was: RunState
-    # The numbers of partitions that are read again, or were stopped; of a forced run, of those that lack rows
-    partitions: tuple[int, ...]
+    # Partitions that are read again, or were stopped; of a forced run, those that lack rows. By their ids: partition-7
+    partitions: tuple[str, ...]
     debts: int  # ranges that a later run must read
 
 
@@ -78,6 +79,7 @@ class RunRepair:
 class PlannedPartition:
     """A partition of a plan."""
 
+    partition_id: str  # that it would have in the run
     name: str
     rows: int | None  # None: not counted
     problem: str | None
@@ -217,9 +219,10 @@ class Runs:
         from_start: bool = False,
         note: str | None = None,
     ) -> RunRepair:
-        """Read failed partitions again, from where they stopped; only `partitions`, if given by number or name.
+        """Read partitions again that failed or lost their job, from where they stopped; only `partitions`, if given.
 
-        With `from_start` from their first row, and also partitions that could not be verified.
+        They are named by number or id (5, partition-5) or range. With `from_start` from their first row: then also
+        partitions that could not be verified, and any open one that is named; the job that reads it is cancelled.
         """
         wanted = [str(partition) for partition in partitions]
 
@@ -243,7 +246,7 @@ class Runs:
         return self._repair("run.cancel", run, lambda tx, run_id: repair.cancel(tx, run_id, reason), note)
 
     def resume(self, run: str, note: str | None = None) -> RunRepair:
-        """Resume a cancelled or stalled run from where it was."""
+        """Resume a cancelled or stalled run from where it was, or one that has lost its jobs."""
 
         def act(tx: Transaction, run_id: str) -> Repaired:
             return repair.resume(tx, self._declared_of(tx, run_id), run_id)
@@ -278,19 +281,13 @@ class Runs:
                 record(tx, by, what, run_id, touched=len(done.partitions), detail={**facts, **(detail or {})})
             elif done.new_debts:
                 record(tx, by, "run.owe", run_id, touched=done.new_debts, detail=facts)
-            numbers = tuple(sorted(partition.number for partition in done.partitions))
-            return done, RunRepair(run_report(tx, run_id), done.was, numbers, done.debts)
+            ids = tuple(partition_id(number) for number in sorted(it.number for it in done.partitions))
+            return done, RunRepair(run_report(tx, run_id), done.was, ids, done.debts)
 
         done, repaired = persist(self.database, act)
         if done.blocked_by is not None:
             raise StateError(_blocked(done))
-        happened(
-            "run.repaired",
-            run_id=repaired.run.id,
-            feed=repaired.run.feed,
-            action=what,
-            state=repaired.run.state.value,
-        )
+        happened("run.repaired", done.run, action=what, state=done.run.state.value)
         return repaired
 
     def _declared_of(self, tx: Transaction, run_id: str) -> Declaration:
@@ -402,7 +399,8 @@ def _run_plan(
         partitions=()
         if plan is None
         else tuple(
-            PlannedPartition(part.range.name, part.estimate, part.problem) for part in plan.partitions
+            PlannedPartition(partition_id(number), part.range.name, part.estimate, part.problem)
+            for number, part in enumerate(plan.partitions)
         ),
         rows=0 if plan is None else plan.rows,
         baseline=None if plan is None else plan.baseline,
@@ -416,6 +414,12 @@ def _run_plan(
 def _requests(declared: Declaration, plan: Plan | None) -> Estimate:
     if plan is None:
         return Estimate(planning=0, counts=0, pages=0, longest=0, unknown=0)
-    overlap = declared.paging.overlap if isinstance(declared.paging, Offset) else 0
-    counts = VERIFYING_COUNTS if declared.counts else 0
-    return estimate(plan, declared.page_size, overlap=overlap, counts=counts)
+    paging = declared.paging
+    return estimate(
+        plan,
+        declared.page_size,
+        overlap=paging.overlap if isinstance(paging, Offset) else 0,
+        closing=paging.closing_pages,
+        counts=VERIFYING_COUNTS if declared.counts else 0,
+        passes=1 if paging.trusted else 2,
+    )

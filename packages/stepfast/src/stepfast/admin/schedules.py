@@ -11,13 +11,14 @@ from stepfast.admin.audit import Actor, actor_named, actor_or_default, record
 from stepfast.clock import moment
 from stepfast.database.database import persist
 from stepfast.database.statement import sql
-from stepfast.jobs.payload import decode
+from stepfast.database.stored import stored_document
+from stepfast.errors import ConfigurationError
 from stepfast.results.enqueued_job import EnqueuedJob
 from stepfast.schedules import schedule as stored
 from stepfast.schedules.cron import zone
 from stepfast.schedules.definition import ScheduleOptions, checked_schedule_name, define
-from stepfast.schedules.firing import REMEMBERED, SCOPE
-from stepfast.schedules.schedule import clock, get, schedules
+from stepfast.schedules.schedule import REMEMBERED, SCOPE, clock, get, schedules
+from stepfast.telemetry.masking import masked_document
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
@@ -108,8 +109,12 @@ def list_schedules(tx: Transaction, *, everyone: bool = False) -> list[ScheduleR
 def show_schedule(tx: Transaction, name: str, *, now: int | None = None) -> ScheduleDetail:
     """One schedule, with its next and its last ticks."""
     schedule = get(tx, name)
-    arguments = decode(schedule.definition.payload)
-    return ScheduleDetail(report(schedule), arguments, _ahead(schedule, clock(tx, now)), _behind(tx, name))
+    arguments = masked_document(stored_document(schedule.definition.payload))
+    try:
+        ahead = _ahead(schedule, clock(tx, now))
+    except (ConfigurationError, ArithmeticError):  # written by hand: no worker can tell its ticks either
+        ahead = ()
+    return ScheduleDetail(report(schedule), arguments, ahead, _behind(tx, name))
 
 
 def report(schedule: Schedule) -> ScheduleReport:

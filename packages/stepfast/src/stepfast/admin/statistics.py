@@ -74,7 +74,8 @@ TIMES_BY_KIND = sql(f"""
                    row_number() OVER (PARTITION BY kind ORDER BY finished_at - leased_at) AS place,
                    count(*) OVER (PARTITION BY kind) AS many
               FROM stepfast_archive
-             WHERE state = 'done' AND finished_at >= {{now}} - :span AND leased_at IS NOT NULL AND {_WHICH}) AS timed
+             WHERE state = 'done' AND finished_at >= {{now}} - :span AND leased_at BETWEEN 0 AND finished_at
+                   AND {_WHICH}) AS timed
      GROUP BY kind
 """)
 
@@ -156,6 +157,7 @@ class Gauges:
     depth: dict[tuple[str, str], int]  # unfinished jobs by queue and state
     oldest_ready_seconds: dict[str, float]  # by queue
     dead_letters: dict[str, int]  # by queue
+    dead_messages: dict[tuple[str, str], int]  # of brokers, taken over by us: by transport and queue
     paused: frozenset[str]  # queues
     workers: int  # alive, with a heartbeat within their lease
     outbox: dict[str, int]  # messages that are not sent, by state
@@ -164,6 +166,9 @@ class Gauges:
 
 PAUSED_QUEUES = sql("SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL")
 COUNT_WORKERS = sql("SELECT count(*) FROM stepfast_worker WHERE state = 'alive' AND alive_until >= {now}")
+DEAD_MESSAGES_BY_QUEUE = sql(
+    "SELECT transport, queue, count(*) FROM stepfast_dead_message GROUP BY transport, queue"
+)
 UNSENT_MESSAGES = sql("""
     SELECT state, count(*), min(created_at) FROM stepfast_outbox
      WHERE state IN ('waiting', 'dead') GROUP BY state
@@ -183,6 +188,9 @@ def read_gauges(tx: Transaction) -> Gauges:
             if state == "ready"
         },
         dead_letters={queue: int(count) for queue, _, count, _ in tx.rows(DEAD_BY_QUEUE)},
+        dead_messages={
+            (transport, queue): int(count) for transport, queue, count in tx.rows(DEAD_MESSAGES_BY_QUEUE)
+        },
         paused=frozenset(row[0] for row in tx.rows(PAUSED_QUEUES)),
         workers=int(tx.first(COUNT_WORKERS)),
         outbox={state: outbox.get(state, (0, 0))[0] for state in ("waiting", "dead")},

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from stepfast.admin.jobs import shown_text
 from stepfast.clock import moment
 from stepfast.database.statement import sql
 from stepfast.errors import NotFoundError
@@ -116,7 +117,9 @@ def show_task(tx: Transaction, task_id: str, *, client: str | None = None) -> Ta
     ]
     told_here = tx.rows(RECEIVED_ENDS, task_id=task.task_id, client=task.client)
     received = [ReceivedEnd(it[0], it[1], moment(it[2])) for it in told_here]
-    return TaskDetail(task, tx.first(TASK_RESULT, id=task.job_id), webhooks, received)
+    result = tx.first(TASK_RESULT, id=task.job_id)
+    shown = None if result is None else shown_text(result)
+    return TaskDetail(task, shown, webhooks, received)
 
 
 def _summary(row: Sequence[Any]) -> TaskSummary:

@@ -11,6 +11,7 @@ from stepfast.admin.rows import reader
 from stepfast.clock import instant, moment
 from stepfast.database.statement import sql
 from stepfast.errors import NotFoundError, StateError
+from stepfast.outbox.exports import edited_sentence, instant_of, written_by_others
 from stepfast.runs.lifecycle import refuse_active_run
 from stepfast.runs.run import find_feed, lock_feed
 from stepfast.runs.watermark import set_watermark as move
@@ -90,6 +91,14 @@ def show_watermark(tx: Transaction, feed: str) -> WatermarkReport:
     if not found:
         raise NotFoundError(f"feed {feed!r} has never run here; see: stepfast watermark show")
     return found[0]
+
+
+def edited_export(report: WatermarkReport) -> str | None:
+    """What it means that others have written the exported document; None: they have not, as far as can be seen from here."""
+    text = None if report.export_to is None else written_by_others(report.export_to)
+    if report.export_to is None or text is None or instant_of(text) == report.watermark:
+        return None
+    return edited_sentence(report.feed, report.export_to, text)
 
 
 # Act

@@ -37,6 +37,7 @@ class WorkerReport:
     state: str  # alive, stopped (left in good order) or dead (declared dead by another worker)
     host: str
     pid: int
+    guardian_pid: int | None  # of the process that watches over it; None: it has none
     incarnation: int
     queues: tuple[str, ...]  # "*" for all
     concurrency: int
@@ -50,8 +51,8 @@ class WorkerReport:
 
 
 LIST_WORKERS = sql("""
-    SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= {now} THEN 1 ELSE 0 END, state, host, pid, incarnation,
-           queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
+    SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= {now} THEN 1 ELSE 0 END, state, host, pid, guardian_pid,
+           incarnation, queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
       FROM stepfast_worker
      WHERE state = 'alive' OR :everyone = 1
      ORDER BY started_at, incarnation

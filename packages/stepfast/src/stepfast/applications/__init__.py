@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from stepfast.telemetry.logs import Lines as LogLines
     from stepfast.telemetry.logs import formatter as log_formatter
     from stepfast.telemetry.masking import without_secrets
-    from stepfast.worker.children import worker_command
-    from stepfast.worker.process import on_parent_gone, run_worker
+    from stepfast.worker.process import on_parent_gone, run_worker, worker_command
 
 T = TypeVar("T")
 
@@ -84,15 +83,18 @@ _LATER = {
     "run_worker": "stepfast.worker.process:run_worker",
     "sqlite_path": "stepfast.database.drivers:sqlite_path",
     "without_secrets": "stepfast.telemetry.masking:without_secrets",
-    "worker_command": "stepfast.worker.children:worker_command",
+    "worker_command": "stepfast.worker.process:worker_command",
 }
 
 
-def migrate(app: Stepfast, component: Component) -> list[str]:
-    """Bring the tables of an application up to date; returns the names of the migrations applied."""
+def migrate(app: Stepfast, component: Component, *, views: str | None = None) -> list[str]:
+    """Bring the tables of an application up to date; returns the names of the migrations applied.
+
+    `views`: the names of its views from now on: "none", "default", or a prefix. Without it they stay as they are.
+    """
     from stepfast.database.migrate import migrate as migrate_component
 
-    return migrate_component(app.database, component)
+    return migrate_component(app.database, component, views=views)
 
 
 def table_names(url: str) -> list[str]:

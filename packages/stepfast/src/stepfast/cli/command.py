@@ -36,6 +36,7 @@ from stepfast.cli import (
 from stepfast.cli.options import URL_HELP, Json
 from stepfast.cli.output import complain, print_json
 from stepfast.errors import StepfastError
+from stepfast.telemetry.masking import visible
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -85,12 +86,29 @@ class Commands(TyperGroup):
                 with formatter.section(group):
                     formatter.write_dl(rows)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for word in args:
+            if not is_text(word):
+                raise typer.BadParameter(
+                    f"{visible(word)!r} is not text in UTF-8; check how it was typed or pasted"
+                )
+        return list(super().parse_args(ctx, args))
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except StepfastError as error:
             complain(str(error))
             raise typer.Exit(1) from None
+
+
+def is_text(word: str) -> bool:
+    """Whether all bytes of a word of the command line are characters: Python makes half a character of each that is not."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @cache
@@ -127,6 +145,12 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:  # noqa: FBT001 - as Typer calls it
+    if asked:
+        version(json=False)
+        raise typer.Exit
+
+
 @app.callback()
 def database(
     ctx: typer.Context,
@@ -136,8 +160,13 @@ def database(
             "--database-url", envvar="STEPFAST_DATABASE_URL", metavar="URL", help=URL_HELP, show_default=False
         ),
     ] = None,
+    *,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Background work that is not lost and not done twice."""
+    del show_version  # its callback has ended the program
     ctx.obj = database_url
 
 

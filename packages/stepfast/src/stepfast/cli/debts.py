@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, OneFeed, Reason, RequiredReason, operating
+from stepfast.cli.options import (
+    LARGEST_ID,
+    SMALLEST_ID,
+    By,
+    DatabaseUrl,
+    Json,
+    Limit,
+    OneFeed,
+    Reason,
+    RequiredReason,
+    operating,
+)
 from stepfast.cli.output import Listing, answer
 
 if TYPE_CHECKING:
@@ -15,7 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List ranges that must be read again, close or retry them.", no_args_is_help=True)
 
-OneDebt = Annotated[int, typer.Argument(metavar="ID", help="Which debt.")]
+OneDebt = Annotated[int, typer.Argument(metavar="ID", min=SMALLEST_ID, max=LARGEST_ID, help="Which debt.")]
 
 DEBTS: Listing[DebtReport] = Listing(
     columns={

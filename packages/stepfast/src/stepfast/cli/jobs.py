@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Kind, Limit, Queue, Reason, operating, span, usage
+from stepfast.cli.options import (
+    MOST_ROWS,
+    By,
+    DatabaseUrl,
+    Json,
+    Kind,
+    Limit,
+    Queue,
+    Reason,
+    operating,
+    span,
+    usage,
+)
 from stepfast.cli.output import (
     Listing,
     as_json,
@@ -21,10 +33,10 @@ from stepfast.cli.output import (
     console,
     print_facts,
     print_json,
+    print_json_line,
     print_table,
 )
 from stepfast.errors import StepfastError
-from stepfast.telemetry.masking import masked
 
 if TYPE_CHECKING:
     from stepfast.reports import (
@@ -63,11 +75,11 @@ JOBS: Listing[JobSummary] = Listing(
         "try": "attempts",
         "%": lambda job: job.progress or "",
         "created (UTC)": "created_at",
-        "held by": "locked_by",
+        "leased by": "locked_by",
         "error": "last_error",
     },
     empty="no such jobs",
-    less=("%", "try", "queue", "created (UTC)", "held by", "kind"),
+    less=("%", "try", "queue", "created (UTC)", "leased by", "kind"),
 )
 
 
@@ -122,7 +134,10 @@ def show(
     job_id: OneJob,
     *,
     logs: Annotated[
-        int, typer.Option("--logs", metavar="N", min=0, help="Number of log lines to show, the newest.")
+        int,
+        typer.Option(
+            "--logs", metavar="N", min=0, max=MOST_ROWS, help="Number of log lines to show, the newest."
+        ),
     ] = 100,
     decrypt: Annotated[
         bool,
@@ -252,8 +267,6 @@ def _shown(operator: Operator, *, json: bool) -> Iterator[Show]:
 
 
 def _print_update(operator: Operator, update: Update) -> None:
-    import msgspec
-
     from stepfast.results.watch import Ended, Logged, Progressed
 
     match update:
@@ -269,7 +282,7 @@ def _print_update(operator: Operator, update: Update) -> None:
             line = {"update": "progress", **asdict(update)}
         case _:
             line = {"update": "state", **asdict(update)}
-    typer.echo(msgspec.json.encode(masked(msgspec.to_builtins(line))).decode())
+    print_json_line(line)
 
 
 def _line(operator: Operator, update: Update) -> str:
@@ -327,8 +340,8 @@ def _bar(operator: Operator) -> Iterator[Show]:
                 bar.console.print(Text(_line(operator, update)))
             case Ended(outcome):
                 done = 100 if outcome.state == "done" else outcome.progress
-                bar.update(task, description=outcome.state.value, completed=done)
-                bar.console.print(Text(_line(operator, update), style=STYLES.get(outcome.state.value, "")))
+                bar.update(task, description=str(outcome.state), completed=done)
+                bar.console.print(Text(_line(operator, update), style=STYLES.get(str(outcome.state), "")))
             case _:
                 bar.update(task, description=f"{update.state}, try {update.attempts}")
                 bar.console.print(Text(_line(operator, update), style="dim"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json, operating
+from stepfast.cli.options import MOST_ROWS, DatabaseUrl, Json, operating
 from stepfast.cli.output import Listing
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def list_(
     everything: Annotated[
         bool, typer.Option("--all", help="Also limits that hold no job and are not in use.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="The most rows to show.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=MOST_ROWS, help="The most rows to show.")
+    ] = 100,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from stepfast.cli.output import complain
 from stepfast.config import database_url as chosen_url
 from stepfast.errors import ConfigurationError, NotFoundError, SchemaError
 
@@ -25,6 +26,8 @@ URL_HELP: Final = (
     "without it sqlite:///stepfast.db."
 )
 MOST_ROWS: Final = 10_000
+LARGEST_ID: Final = 2**63 - 1  # that a database can count to
+SMALLEST_ID: Final = -(2**63)
 
 DatabaseUrl = Annotated[
     str | None,
@@ -145,7 +148,10 @@ def opened(ctx: typer.Context, given: str | None, *, checked: bool = True) -> It
             if schema_version(database) is None:
                 raise SchemaError("the database has no Stepfast tables; run `stepfast migrate` once")
             require_current_schema(database)
-            Operator(database).apply_masks()
+            for rule in Operator(database).apply_masks():
+                complain(
+                    f"the masking rule {rule!r} in stepfast_mask cannot be used, and hides nothing; delete its row"
+                )
         yield database
 
 

@@ -41,7 +41,7 @@ def _next_try(message: MessageSummary) -> datetime | None:
 MESSAGES: Listing[MessageSummary] = Listing(
     columns={
         "id": "id",
-        "state": lambda message: message.state.value,
+        "state": "state",
         "channel": "channel",
         "tries": "attempts",
         "created (UTC)": "created_at",
@@ -113,7 +113,7 @@ def _print(found: MessageDetail) -> None:
     print_facts(
         (
             ("id", message.id),
-            ("state", message.state.value),
+            ("state", str(message.state)),
             ("channel", message.channel),
             ("to", message.address),
             ("destination", found.destination),

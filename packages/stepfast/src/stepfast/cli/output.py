@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import typer
 
 from stepfast.clock import spoken
-from stepfast.telemetry.masking import masked, visible, without_rules
+from stepfast.telemetry.masking import json_visible, masked, visible, without_rules
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,14 @@ def print_json(value: Any) -> None:
     import msgspec
 
     text = msgspec.json.format(msgspec.json.encode(masked(msgspec.to_builtins(value))), indent=2).decode()
-    typer.echo(text)
+    typer.echo(json_visible(text))
+
+
+def print_json_line(value: Any) -> None:
+    """One JSON document on one line, of several."""
+    import msgspec
+
+    typer.echo(json_visible(msgspec.json.encode(masked(msgspec.to_builtins(value))).decode()))
 
 
 def as_json(value: Any) -> str:
@@ -64,7 +71,7 @@ def answer(facts: Any, sentence: str, *, json: bool) -> None:
     if json:
         print_json(facts)
     else:
-        typer.echo(sentence)
+        typer.echo(visible(sentence))
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepfast.cli.options import (
+    LARGEST_ID,
+    SMALLEST_ID,
     By,
     DatabaseUrl,
     Json,
@@ -36,7 +38,12 @@ Code = Annotated[
 OneRun = Annotated[
     str | None, typer.Option("--run", metavar="ID", help="Only rows that this run saw.", show_default=False)
 ]
-OneId = Annotated[int | None, typer.Option("--id", metavar="N", help="Only this entry.", show_default=False)]
+OneId = Annotated[
+    int | None,
+    typer.Option(
+        "--id", metavar="N", min=SMALLEST_ID, max=LARGEST_ID, help="Only this entry.", show_default=False
+    ),
+]
 Every = Annotated[bool, typer.Option("--all", help="All rows that wait for a fix.")]
 
 
@@ -46,7 +53,7 @@ ENTRIES: Listing[EntryReport] = Listing(
         "feed": "feed",
         "item": "item_id",
         "stage": "stage",
-        "state": lambda entry: entry.state.value,
+        "state": "state",
         "code": "code",
         "hits": "hits",
         "mapper": "mapper_version",
@@ -103,7 +110,9 @@ def list_(
 @app.command("show")
 def show(
     ctx: typer.Context,
-    entry_id: Annotated[int, typer.Argument(metavar="ID", help="Which entry.")],
+    entry_id: Annotated[
+        int, typer.Argument(metavar="ID", min=SMALLEST_ID, max=LARGEST_ID, help="Which entry.")
+    ],
     *,
     json: Json = False,
     database_url: DatabaseUrl = None,
@@ -124,7 +133,7 @@ def _print(found: EntryDetail) -> None:
             ("id", entry.id),
             ("feed", entry.feed),
             ("item", entry.item_id),
-            ("state", entry.state.value),
+            ("state", str(entry.state)),
             ("stage", entry.stage),
             ("code", entry.code),
             ("message", entry.message),

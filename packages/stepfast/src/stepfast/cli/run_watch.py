@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from stepfast.cli.options import DatabaseUrl, operating
-from stepfast.cli.output import as_text, console
+from stepfast.cli.output import as_text, console, print_json_line
 from stepfast.clock import spoken
 
 if TYPE_CHECKING:
@@ -71,15 +71,13 @@ def _shown(observer: RunObserver, *, json: bool) -> Iterator[tuple[Show, float |
 
 
 def _print_json(progress: RunProgress) -> None:
-    import msgspec
-
-    typer.echo(msgspec.json.encode(progress).decode())
+    print_json_line(progress)
 
 
 def _print_all(progress: RunProgress, observer: RunObserver) -> None:
     typer.echo(run_line(progress))
     for partition in observer.partitions:
-        typer.echo(f"  partition-{partition.number}  {as_text(partition.name)}  {_far(partition)}")
+        typer.echo(f"  {partition.partition_id}  {as_text(partition.name)}  {_far(partition)}")
 
 
 class StandstillReasons:
@@ -178,7 +176,7 @@ def bars(observer: RunObserver, screen: Any = None) -> Iterator[Show]:
         shown.update(progress, observer.partitions)
         for partition in progress.changed:
             if partition.state == "failed":
-                text = f"partition-{partition.number} {as_text(partition.name)} {_far(partition)}"
+                text = f"{partition.partition_id} {as_text(partition.name)} {_far(partition)}"
                 bar.console.print(Text(text, style="red"))
         for reason in standstill.reasons(progress):
             bar.console.print(Text(reason, style="yellow"))
@@ -231,7 +229,9 @@ class RunBars:
             self._bar.remove_task(self._tasks.pop(number))
         for number, part in shown.items():
             if number not in self._tasks:
-                self._tasks[number] = self._bar.add_task(f"  {as_text(part.name)}", total=None, note="")
+                self._tasks[number] = self._bar.add_task(
+                    f"  {part.partition_id} {as_text(part.name)}", total=None, note=""
+                )
             self._bar.update(
                 self._tasks[number], completed=part.seen, total=part.expected, note=f"{part.seen:,} rows"
             )

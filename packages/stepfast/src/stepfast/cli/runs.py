@@ -10,14 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 import typer
 
 from stepfast.cli import run_watch
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, Target, loaded, operating, usage
+from stepfast.cli.options import (
+    LARGEST_ID,
+    By,
+    DatabaseUrl,
+    Json,
+    Limit,
+    Reason,
+    Target,
+    loaded,
+    operating,
+    usage,
+)
 from stepfast.cli.output import Listing, answer, as_text, print_facts, print_json, print_table
 from stepfast.clock import counted
 
 if TYPE_CHECKING:
-    from stepfast.reports import RunDetail, RunPlan, RunRepair, RunReport, Runs
+    from stepfast.reports import PageTimes, RunDetail, RunPlan, RunRepair, RunReport, Runs
 
 
+NAMED: Final = 5  # partitions that a sentence names; of more only their number
 PER_SECOND: Final = 10.0  # a rate to say how long so many requests take
 
 Feed = Annotated[str, typer.Argument(metavar="FEED", help="Which feed.")]
@@ -46,6 +58,7 @@ MaxRows = Annotated[
         "--max-rows",
         metavar="N",
         min=1,
+        max=LARGEST_ID,
         help="A trial: read about this many rows. It moves no watermark and sweeps nothing.",
         show_default="all",
     ),
@@ -160,10 +173,10 @@ def _print_plan(found: RunPlan, *, each: bool) -> None:
     )
     typer.echo()
     if each:
-        rows = [(number, part.name, part.rows, part.problem) for number, part in enumerate(found.partitions)]
+        rows = [(part.partition_id, part.name, part.rows, part.problem) for part in found.partitions]
         print_table(("partition", "range", "rows", "problem"), rows, empty="no partitions")
     else:
-        typer.echo("\n".join(found.drawing.splitlines()[1:]))
+        typer.echo(as_text("\n".join(found.drawing.split("\n")[1:])))
     typer.echo(f"nothing was started; begin it with: stepfast runs start {found.feed}")
 
 
@@ -271,11 +284,13 @@ def _facts(detail: RunDetail) -> list[tuple[str, object]]:
         ("feed", run.feed),
         ("kind", f"{run.kind}, {run.scope}" + (", forced" if run.forced else "")),
         ("state", f"{run.state} while {run.stalled_in}" if run.stalled_in else run.state),
+        ("phase", None if detail.phase == run.state else detail.phase),
         ("window", f"{begins} to {as_text(run.window_to)}"),
         ("partitions", f"{run.partitions}: {states}" if states else None),
         ("rows", f"{run.seen:,} read" + (f" of about {run.expected_rows:,}" if run.expected_rows else "")),
         ("rejected", run.rejected or None),
         ("requests", f"{run.requests:,}"),
+        ("pages", None if detail.pages is None else _pages(detail.pages)),
         ("applied", f"{run.applied:,}"),
         ("to apply", None if detail.pending is None else f"{detail.pending:,}"),
         ("quarantined", run.quarantined or None),
@@ -289,6 +304,18 @@ def _facts(detail: RunDetail) -> list[tuple[str, object]]:
         ("took", _took(run)),
         ("reason", run.reason),
     ]
+
+
+def _pages(pages: PageTimes) -> str:
+    where = f"{pages.slowest_partition} at row {pages.slowest_offset}"
+    return (
+        f"{pages.pages:,}; 95% answered within {as_seconds(pages.p95_seconds)}, "
+        f"the slowest in {as_seconds(pages.slowest_seconds)} ({where})"
+    )
+
+
+def as_seconds(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds < 1 else f"{seconds:,.1f} s"
 
 
 def _watermark(run: RunReport) -> str:
@@ -312,14 +339,15 @@ def retry(
         typer.Option(
             "--partition",
             metavar="P",
-            help="Only this partition, by number (5, partition-5) or name; may be given more than once.",
-            show_default="all that failed",
+            help="Only this partition, by number or id (5, partition-5) or range; may be given more than once.",
+            show_default="all that failed or lost their job",
         ),
     ] = None,
     from_start: Annotated[
         bool,
         typer.Option(
-            "--from-start", help="Read them from their first row; also partitions that were not verified."
+            "--from-start",
+            help="Read them from their first row; also partitions that were not verified, and open ones that are named.",
         ),
     ] = False,
     target: Target = None,
@@ -328,14 +356,22 @@ def retry(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Read failed partitions again, from where they stopped. A run whose plan failed is planned again."""
+    """Read partitions again that failed or lost their job, from where they stopped.
+
+    A run whose plan failed is planned again.
+    """
     with _with_feeds(ctx, target, database_url, by, reason) as runs:
         done = runs.retry(name, partition or (), from_start=from_start)
-    count = len(done.partitions)
-    what = (
-        f"{count} partition{' is' if count == 1 else 's are'} read again" if count else "it is planned again"
-    )
-    _print_repair(done, what, json=json)
+    start = " from the start" if from_start else ""
+    read = f"{_partitions(done)} read again{start}"
+    _print_repair(done, read if done.partitions else "it is planned again", json=json)
+
+
+def _partitions(done: RunRepair) -> str:
+    """The partitions of a repair, and their verb: those of a large run by their number."""
+    ids = done.partitions
+    named = ", ".join(ids) if len(ids) <= NAMED else f"{len(ids)} partitions"
+    return f"{named} {'is' if len(ids) == 1 else 'are'}"
 
 
 @app.command("consolidate")
@@ -394,10 +430,11 @@ def resume(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Resume a cancelled or stalled run from where it was."""
+    """Resume a cancelled or stalled run from where it was, or give new jobs to one that has lost its own."""
     with _with_feeds(ctx, target, database_url, by, reason) as runs:
         done = runs.resume(name)
-    _print_repair(done, f"it was {done.was}", json=json)
+    jobs = f"; {_partitions(done)} read by new jobs" if done.partitions else ""
+    _print_repair(done, f"it was {done.was}{jobs}", json=json)
 
 
 @contextmanager

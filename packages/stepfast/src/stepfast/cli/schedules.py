@@ -173,8 +173,8 @@ def _json(text: str) -> Any:
 
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"{text!r} is no JSON: {error}", param_hint="--arguments") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise typer.BadParameter(f"{text!r:.200} is no JSON: {error}", param_hint="--arguments") from None
 
 
 @app.command("list")

@@ -12,6 +12,7 @@ import typer
 from stepfast.cli.options import DatabaseUrl, Json, Limit, LogFormat, LogLevel, MetricsHost, operating, url
 from stepfast.cli.output import Listing, answer, print_facts, print_json
 from stepfast.errors import ConfigurationError, install_hint
+from stepfast.telemetry.masking import visible
 
 if TYPE_CHECKING:
     from stepfast.reports import TaskDetail, TaskSummary
@@ -32,23 +33,54 @@ def receiver(
             "--host", metavar="ADDRESS", help="Listen on this address; 0.0.0.0 serves other machines, too."
         ),
     ] = "127.0.0.1",
+    host_name: Annotated[
+        str | None,
+        typer.Option(
+            "--host-name",
+            metavar="NAME",
+            help="Name under which senders know this receiver: webhooks are verified with the secrets of this host.",
+            show_default="secrets without a host",
+        ),
+    ] = None,
+    keep: Annotated[
+        str,
+        typer.Option(
+            "--keep",
+            metavar="DURATION",
+            envvar="STEPFAST_RECEIVED_RETENTION",
+            help="How long webhooks are kept; also STEPFAST_RECEIVED_RETENTION.",
+        ),
+    ] = "30d",
+    most: Annotated[
+        str,
+        typer.Option(
+            "--most",
+            metavar="SIZE",
+            envvar="STEPFAST_RECEIVED_SIZE",
+            help="Size of all webhooks that are kept; at this size new ones are refused, and come again. "
+            "Also STEPFAST_RECEIVED_SIZE.",
+        ),
+    ] = "1GB",
     database_url: DatabaseUrl = None,
 ) -> None:
     """Receive webhooks until SIGTERM or Ctrl-C: verify each, and save it once.
 
-    STEPFAST_WEBHOOK_SECRETS has the secrets, as for the worker that signs; 'none' accepts unsigned webhooks.
+    STEPFAST_WEBHOOK_SECRETS has the secrets. Those without a host count, or with --host-name those of that host; 'none'
+    accepts unsigned webhooks.
     """
-    from stepfast.tasks.receiver import TaskReceiver
+    from stepfast.tasks.receiver import TaskReceiver, secrets_of_receiver
 
     try:
         import uvicorn
     except ImportError as missing:
         raise ConfigurationError(f"the receiver needs an extra: {install_hint('tasks')}") from missing
     given = re.split(r"[\s,]+", os.environ.get("STEPFAST_WEBHOOK_SECRETS", "").strip())
-    secrets = [
-        (it.partition("=whsec_")[2] and f"whsec_{it.partition('=whsec_')[2]}") or it for it in given if it
-    ]
-    served = TaskReceiver(url(ctx, database_url), secrets=secrets)
+    secrets, others = secrets_of_receiver([it for it in given if it], host_name)
+    if others:
+        hint = "start it with --host-name if one of them is this receiver"
+        named = ", ".join(name or "no host" for name in others)
+        typer.echo(f"secrets of {named} are not believed here; {hint}", err=True)
+    served = TaskReceiver(url(ctx, database_url), secrets=secrets, keep=keep, most=most)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(
             number, lambda *_: None
@@ -142,7 +174,7 @@ def work(
         "metrics_host": metrics_host,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    raise typer.Exit(run_tasks(target, given, lambda text: typer.echo(text, err=True), once=once))
+    raise typer.Exit(run_tasks(target, given, lambda text: typer.echo(visible(text), err=True), once=once))
 
 
 @app.command("send")

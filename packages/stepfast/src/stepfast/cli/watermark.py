@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepfast.cli.options import By, DatabaseUrl, Json, Limit, RequiredReason, Target, loaded, operating
-from stepfast.cli.output import Listing, answer, print_facts, print_json
+from stepfast.cli.output import Listing, answer, complain, print_facts, print_json
 
 if TYPE_CHECKING:
     from stepfast.reports import WatermarkReport
@@ -43,16 +43,21 @@ def show(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Show watermarks: all that the source changed before it, on the source's clock, is in the target."""
+    """Show watermarks: all that the source changed before it, on the source's clock, is in the target.
+
+    For one feed it also says whether the exported document was changed by hand.
+    """
     with operating(ctx, database_url) as operator:
         if feed is None:
             WATERMARKS.show(operator.watermarks(limit=limit), json=json)
             return
-        found = operator.watermark(feed)
+        found, edited = operator.watermark(feed), operator.edited_export(feed)
     if json:
         print_json(found)
     else:
         _print(found)
+    if edited is not None:
+        complain(edited)
 
 
 def _print(found: WatermarkReport) -> None:

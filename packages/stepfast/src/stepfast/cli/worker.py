@@ -19,7 +19,9 @@ def worker(
     *,
     queues: Annotated[
         str | None,
-        typer.Option("--queues", metavar="A,B", help="Serve only these queues.", show_default="all"),
+        typer.Option(
+            "--queues", metavar="A,B", help="Serve only these queues; '*' is all of them.", show_default="all"
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -172,7 +174,7 @@ def worker(
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; then finish running steps, give back other jobs, and exit with 0.
 
-    A second signal ends it at once.
+    A second signal ends it at once. While the database is away it waits.
 
     A --database-url reaches apps that do not name a database themselves.
     """

@@ -27,6 +27,7 @@ WORKERS: Listing[WorkerReport] = Listing(
         "alive until (UTC)": "alive_until",
         "host": "host",
         "pid": "pid",
+        "guardian": "guardian_pid",
     },
     empty="no workers: start one with `stepfast worker module:app`",
     less=("alive until (UTC)", "host", "lease s", "heartbeat (UTC)", "queues"),

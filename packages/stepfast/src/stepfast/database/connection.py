@@ -7,9 +7,12 @@ PostgreSQL answers COMMIT with ROLLBACK and no exception.) To try something, use
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -26,7 +29,7 @@ from stepfast.errors import (
 
 if TYPE_CHECKING:
     from stepfast.database.database import SlotHolder
-    from stepfast.database.dialects import Dialect
+    from stepfast.database.dialects import Dialect, Plans
     from stepfast.database.statement import Statement
 
 
@@ -54,6 +57,10 @@ class Connection:
     watch: Watch | None = None  # crash tests hook in here: called ("before" | "after", text)
     pooled = False  # whether the session is ours for one transaction at a time only
     holder: SlotHolder | None = None  # the thread whose slot of the pool it takes
+    plans: Plans | None = None  # of the transaction that it was last used for; None: outside the engine
+    # The statement that has no answer yet, and since when (monotonic): a watchdog reads both from another thread.
+    asked: str | None = None
+    asked_at = 0.0
 
     def __init__(
         self,
@@ -66,12 +73,16 @@ class Connection:
         self.dialect = dialect
         self.broken = False
         self._cursor: Cursor = raw.cursor() if cursor is None else cursor
+        self._is_server = dialect.name != "sqlite"  # a file answers, or the process hangs as a whole
         self._look = in_transaction  # for drivers that only a lender uses
 
     def execute(self, text: str, parameters: Mapping[str, Value] | None = None) -> Cursor:
         """Send one statement; a driver's error comes back as one of ours."""
         if self.watch is not None:
             self.watch("before", text)
+        if self._is_server:
+            self.asked_at = monotonic()
+            self.asked = text
         try:
             if parameters is None:
                 self._cursor.execute(text)
@@ -79,6 +90,8 @@ class Connection:
                 self._cursor.execute(text, parameters)
         except Exception as error:
             raise self._translated(error) from error
+        finally:
+            self.asked = None
         if self.watch is not None:
             self.watch("after", text)
         return self._cursor
@@ -87,13 +100,30 @@ class Connection:
         """Send one statement for each row; returns how many rows matched in all."""
         if self.watch is not None:
             self.watch("before", text)
+        if self._is_server:
+            self.asked_at = monotonic()
+            self.asked = text
         try:
             self._cursor.executemany(text, rows)
         except Exception as error:
             raise self._translated(error) from error
+        finally:
+            self.asked = None
         if self.watch is not None:
             self.watch("after", text)
         return self._cursor.rowcount
+
+    def has_odd_text(self, error: Exception) -> bool:
+        """Whether rows cannot be fetched because a text in them is not UTF-8, which only SQLite stores."""
+        return self.dialect.name == "sqlite" and "decode to UTF-8" in str(error)
+
+    def fetch_spelled_out(self, text: str, parameters: Mapping[str, Value]) -> Sequence[Sequence[Value]]:
+        """The rows of a SELECT, with bytes that are not UTF-8 as `\\xff`."""
+        usual, self.raw.text_factory = self.raw.text_factory, _spelled_out
+        try:
+            return self.execute(text, parameters).fetchall()
+        finally:
+            self.raw.text_factory = usual
 
     def begin(self, text: str) -> None:
         self.execute(text)
@@ -142,20 +172,39 @@ class Connection:
             if not is_driver_error(error):
                 raise
 
+    def cut(self) -> None:
+        """Break the connection from another thread: the one that waits for an answer gets an `UnreachableError`."""
+        with suppress(Exception):  # it was closed meanwhile
+            if self.dialect.name == "postgresql":
+                with socket.socket(fileno=os.dup(self.raw.fileno())) as copy:
+                    copy.shutdown(socket.SHUT_RDWR)
+            elif self.dialect.name == "mariadb":
+                self.raw._sock.shutdown(socket.SHUT_RDWR)  # noqa: SLF001 - PyMySQL has no name for it
+
     def _translated(self, error: Exception) -> Exception:
         if not is_driver_error(error) and not isinstance(error, OSError):
             return error  # a programming mistake of the caller: a missing parameter, a wrong type
-        failure = UnreachableError(str(error)) if isinstance(error, OSError) else translate(error)
+        failure = UnreachableError(str(error)) if isinstance(error, OSError) else translate(error, self.raw)
         if isinstance(failure, UnreachableError):
             self.broken = True
         return failure
 
 
+def _spelled_out(text: bytes) -> str:
+    return text.decode("utf-8", "backslashreplace")
+
+
 class Transaction:
     """Runs statements, and never commits: the block that opened it ends it."""
 
-    def __init__(self, connection: Connection) -> None:
+    news: list[Callable[[], None]] | None = None  # what is told once it is committed; most have none
+    wrote = False  # whether a statement of the engine has changed rows
+
+    def __init__(self, connection: Connection, *, only_texts: bool = False) -> None:
         self._connection = connection
+        self._only_texts = (
+            only_texts  # bytes in columns of ours are texts that somebody wrote by hand, as SQLite allows
+        )
         self._poison: Exception | None = None
         self._depth = 0
         self.wakes: set[str] = set()  # queues that got ready work: workers are notified once, at the end
@@ -165,9 +214,24 @@ class Transaction:
         return self._connection.dialect
 
     @property
-    def takes_lists(self) -> bool:
+    def takes_columns(self) -> bool:
         """Whether one statement may carry whole columns (unnest), which is how PostgreSQL does bulk."""
         return self.dialect.name == "postgresql"
+
+    def after_commit(self, act: Callable[[], None]) -> None:
+        """Call `act` when the transaction is committed; if it never is, or this savepoint is undone, not at all.
+
+        In a transaction on a connection of the user's, who commits it unseen: at the end of our part.
+        """
+        if self.news is None:
+            self.news = []
+        self.news.append(act)
+
+    def committed(self) -> None:
+        """Do what was left for after the commit. Called by whoever knows that it took place."""
+        news, self.news = self.news, None
+        for act in news or ():
+            act()
 
     @property
     def poisoned(self) -> Exception | None:
@@ -179,7 +243,10 @@ class Transaction:
         A statement that is empty on this dialect was done by the one before it, and answers -1.
         """
         text = statement.render(self.dialect)
-        return self._send(text, parameters).rowcount if text else -1
+        matched = self._send(text, parameters).rowcount if text else -1
+        if matched > 0:
+            self.wrote = True
+        return matched
 
     def run_many(self, statement: Statement, rows: Sequence[Mapping[str, Value]]) -> int:
         """Execute for each of these rows, and return how many rows matched in all."""
@@ -189,10 +256,10 @@ class Transaction:
 
     def all(self, statement: Statement, into: Callable[..., T], **parameters: Value) -> list[T]:
         """Execute and build one `into` per row, columns in the order of its fields."""
-        return [into(*row) for row in self._send(statement.render(self.dialect), parameters).fetchall()]
+        return [into(*row) for row in self._fetch(statement.render(self.dialect), parameters)]
 
     def rows(self, statement: Statement, **parameters: Value) -> Sequence[Sequence[Value]]:
-        return self._send(statement.render(self.dialect), parameters).fetchall()
+        return self._fetch(statement.render(self.dialect), parameters)
 
     def first(self, statement: Statement, **parameters: Value) -> Value:
         """The first column of the first row, or None."""
@@ -213,10 +280,12 @@ class Transaction:
         """Run a statement for many rows, its parameters spelled as the driver spells them."""
         self._guard()
         try:
-            return self._connection.execute_many(text, rows)
+            matched = self._connection.execute_many(text, rows)
         except Exception as error:
             self._poison = error
             raise
+        self.wrote = True
+        return matched
 
     def execute_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> None:
         """Run one statement of your own for each row of parameters."""
@@ -230,11 +299,14 @@ class Transaction:
         """Try something: if the block raises, its writes are undone and the transaction lives on."""
         self._guard()
         name = f"stepfast_{self._depth}"
+        told = len(self.news or ())
         self._depth += 1
         self._connection.execute(f"SAVEPOINT {name}")
         try:
             yield
         except BaseException:
+            if self.news is not None:
+                del self.news[told:]
             # A deadlock or a lost connection took the whole transaction with it: no savepoint heals that.
             if (
                 not isinstance(self._poison, ContentionError | UnreachableError)
@@ -273,6 +345,18 @@ class Transaction:
         except Exception as error:
             self._poison = error
             raise
+
+    def _fetch(self, text: str, parameters: dict[str, Value]) -> Sequence[Sequence[Value]]:
+        cursor = self._send(text, parameters)
+        try:
+            rows = cursor.fetchall()
+        except Exception as error:
+            if not self._connection.has_odd_text(error):
+                raise
+            rows = self._connection.fetch_spelled_out(text, parameters)
+        if self._only_texts:
+            return [[_spelled_out(it) if isinstance(it, bytes) else it for it in row] for row in rows]
+        return rows
 
     def _guard(self) -> None:
         if self._poison is None:
@@ -326,9 +410,7 @@ def _element(value: Any) -> str:
 
 # Words that a user's statement may not say inside a transaction that Stepfast opened and will end.
 
-_LEADING: Final = (
-    r"(?:\s|;|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*.*?\*/)*"  # what may stand before the first word
-)
+_LEADING: Final = r"(?:\s|;|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*.*?\*/)*+"  # what may stand before the first word, read in one way only
 _TRANSACTION_CONTROL: Final = re.compile(
     _LEADING
     + r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|END|ABORT|PREPARE\s+TRANSACTION|SET\s+AUTOCOMMIT)\b",

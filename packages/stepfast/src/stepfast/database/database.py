@@ -14,12 +14,18 @@ import time
 import weakref
 from collections import deque
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from stepfast.database.connection import Connection, Transaction
 from stepfast.database.dialects import DIALECTS, Plans
 from stepfast.database.wakeup import CHANNEL, NOTIFY, notify
-from stepfast.errors import ConfigurationError, ContentionError, StepfastError, UnreachableError
+from stepfast.errors import (
+    ConfigurationError,
+    ContentionError,
+    DatabaseError,
+    StepfastError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +35,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_IDLE: Final = 6  # connections kept open between uses
+STREAK_GAP: Final = 10.0  # seconds; every part of a worker that met an outage tries again sooner
+
+
+class FailureStreak(NamedTuple):
+    """Transactions that failed one after the other, with none between them that wrote something and was committed."""
+
+    began: float  # monotonic
+    last_at: float  # monotonic
+    error: DatabaseError  # the last one
+
+    def is_over(self, now: float) -> bool:
+        """Whether none was tried for so long that nothing is known about the next one."""
+        return now - self.last_at > STREAK_GAP
+
+    @property
+    def seconds(self) -> float:
+        """The time between the first failure and the last."""
+        return self.last_at - self.began
 
 
 class Database:
@@ -45,6 +69,7 @@ class Database:
         most: int | None = None,
     ) -> None:
         self.url = url
+        self.origin = hash(url)  # the errors of this database carry it; it shows nothing of the URL
         self.dialect = dialect
         self.wakes = wakes  # whether it can NOTIFY; whether that is heard is another matter
         self.listen_elsewhere = listen  # how to connect past a pooler, for LISTEN alone
@@ -54,6 +79,11 @@ class Database:
         self._connect = connect
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
+        self._opened: weakref.WeakSet[Connection] = weakref.WeakSet()
+        # How the engine's transactions have failed since one of them was committed that had written something, and when
+        # the last such streak ended (monotonic).
+        self._failures: FailureStreak | None = None
+        self.recovered_at = 0.0
         self._pid = os.getpid()
         self._writers = WriterQueue()
         self._held_for_fork = False
@@ -62,7 +92,33 @@ class Database:
 
     def connect(self) -> Connection:
         """A connection of the caller's own, outside the pool."""
-        return self._connect()
+        return self._new_connection()
+
+    def _new_connection(self) -> Connection:
+        try:
+            connection = self._connect()
+        except DatabaseError as error:
+            self._mark(error)
+            raise
+        with self._lock:
+            self._opened.add(connection)
+        return connection
+
+    def unanswered(self, seconds: float) -> list[Connection]:
+        """Connections on which a statement has had no answer for so many seconds."""
+        with self._lock:
+            opened = list(self._opened)
+        since = time.monotonic() - seconds
+        return [it for it in opened if it.asked is not None and it.asked_at <= since]
+
+    def failures(self) -> FailureStreak | None:
+        """How the engine's transactions on the pool fail just now; None if they do not."""
+        streak = self._failures
+        return None if streak is None or streak.is_over(time.monotonic()) else streak
+
+    def forget_failures(self) -> None:
+        """Begin to count anew: what failed until now failed for a reason that is known."""
+        self._failures = None
 
     def connect_to_listen(self) -> Connection:
         """A connection outside the pool for LISTEN: past a pooler, if STEPFAST_LISTEN_URL says how."""
@@ -82,6 +138,7 @@ class Database:
         try:  # by hand: three context managers inside each other take 30 µs
             connection = self._checkout() if on is None else on
             connection.dialect = self.dialect
+            connection.plans = plans
             try:
                 self._begin(connection, self.dialect.begin[plans])
                 tx = Transaction(connection)
@@ -98,25 +155,33 @@ class Database:
             finally:
                 if on is None:
                     self._checkin(connection)
+        except DatabaseError as error:
+            self._failed(error, of_pool=plans is not Plans.FREE and not error.of_step and on is None)
+            raise
         finally:
             if one_writer:
                 self._writers.give()
+        if self._failures is not None and tx.wrote and on is None:
+            self._failures = None
+            self.recovered_at = time.monotonic()
         self.tell(tx.wakes)
+        if tx.news is not None:
+            tx.committed()
 
     @contextmanager
     def reading(self, *, on: Connection | None = None) -> Iterator[Transaction]:
         """A transaction that only reads, and waits for no writer."""
-        with self._borrowed(on) as connection:
+        with self._borrowed(on, Plans.FREE) as connection:
             connection.begin(self.dialect.begin_reading)
             try:
-                yield Transaction(connection)
+                yield Transaction(connection, only_texts=self.dialect.name == "sqlite")
             finally:
                 connection.rollback()
 
     @contextmanager
     def looking(self) -> Iterator[Transaction]:
         """For a single read, which is a transaction by itself: a third of the round trips of `reading`."""
-        with self._borrowed(None) as connection:
+        with self._borrowed(None, Plans.ENGINE) as connection:
             yield Transaction(connection)
 
     @property
@@ -169,17 +234,33 @@ class Database:
                 return
 
     @contextmanager
-    def _borrowed(self, own: Connection | None) -> Iterator[Connection]:
-        if own is not None:
-            own.dialect = self.dialect
-            yield own
-            return
-        connection = self._checkout()
-        connection.dialect = self.dialect
+    def _borrowed(self, own: Connection | None, plans: Plans) -> Iterator[Connection]:
         try:
-            yield connection
-        finally:
-            self._checkin(connection)
+            if own is not None:
+                own.dialect = self.dialect
+                yield own
+                return
+            connection = self._checkout()
+            connection.dialect = self.dialect
+            connection.plans = plans
+            try:
+                yield connection
+            finally:
+                self._checkin(connection)
+        except DatabaseError as error:
+            self._mark(error)
+            raise
+
+    def _mark(self, error: DatabaseError) -> None:
+        """Let the error carry which database it came from, unless another one has raised it."""
+        if error.origin is None:
+            error.origin = self.origin
+
+    def _failed(self, error: DatabaseError, *, of_pool: bool) -> None:
+        self._mark(error)
+        if of_pool and error.origin == self.origin and not isinstance(error, ContentionError):
+            now, streak = time.monotonic(), self.failures()
+            self._failures = FailureStreak(now if streak is None else streak.began, now, error)
 
     def _checkout(self) -> Connection:
         self._after_fork()
@@ -198,7 +279,7 @@ class Database:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return self._connect()
+        return self._new_connection()
 
     def _checkin(self, connection: Connection) -> None:
         """Back into the pool first, and only then free its slot: there are never more than `most`."""
@@ -241,6 +322,8 @@ class Database:
             self._inherited = self._idle  # kept, so that no finaliser says goodbye on the parent's behalf
             self._idle = []
             self._lock = threading.Lock()
+            self._opened = weakref.WeakSet()
+            self._failures = None
             self._writers = WriterQueue()
             self._slots = None if self._most is None else ConnectionSlots(self._most)
             self._held_for_fork = False

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+MARK: Final = "made by stepfast migrate"  # in tables of MariaDB and in views, so that they are known again
 
 
 class Plans(Enum):
@@ -60,6 +63,7 @@ SQLITE = Dialect(
     words={
         "key": "VARCHAR(128)",
         "label": "VARCHAR(200)",
+        "long_label": "VARCHAR(300)",
         "document": "TEXT",
         "json": "TEXT NOT NULL CHECK (json_valid({}))",
         "sequence": "INTEGER PRIMARY KEY AUTOINCREMENT",  # without it SQLite gives a deleted row's id again
@@ -113,6 +117,7 @@ POSTGRESQL = Dialect(
     words={
         "key": 'VARCHAR(128) COLLATE "C"',
         "label": 'VARCHAR(200) COLLATE "C"',
+        "long_label": 'VARCHAR(300) COLLATE "C"',
         "document": "TEXT",
         "json": "JSON NOT NULL",  # checked when stored, kept as written
         "sequence": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -148,11 +153,12 @@ MARIADB = Dialect(
     words={
         "key": "VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         "label": "VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "long_label": "VARCHAR(300) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         "document": "LONGTEXT",
         "json": "LONGTEXT NOT NULL CHECK (JSON_VALID({}))",
         "sequence": "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",
         "if_not_exists": "",  # MySQL has none; a second try may find it there
-        "table_options": "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4",
+        "table_options": f"ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='{MARK}'",
         "with_limits": "",
         # UNIX_TIMESTAMP(NOW(6)) goes back 3,600 s in the repeated hour of a DST change.
         "now": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",

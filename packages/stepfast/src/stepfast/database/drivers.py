@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,22 +15,28 @@ from stepfast.config import listen_url, max_connections
 from stepfast.database.connection import Connection
 from stepfast.database.database import Database
 from stepfast.database.dialects import MARIADB, POSTGRESQL, SQLITE
-from stepfast.errors import ConfigurationError, UnreachableError, install_hint
+from stepfast.errors import AccessRefusedError, ConfigurationError, UnreachableError, install_hint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from urllib.parse import SplitResult
+
+    from stepfast.database.tls import MariadbOptions
 
 
 CONNECT_SECONDS = 10
+ANSWER_SECONDS = 60  # for one statement of MariaDB
 SILENCE_MILLISECONDS = 10_000  # a peer that acknowledges nothing for so long is gone
 _PASSWORD = re.compile(r"^((?:[^/@]*//)?+[^:@/]*):.*@")
+_NETLOC = re.compile(r"^([^/?#]*//)([^/?#]*)(.*)$", re.DOTALL)
+_FILE_NAME = re.compile(r"[\w./-]{1,200}\.(?:db3?|sqlite3?)", re.ASCII)
+SCHEMES: Final = {"postgresql", "postgres", "mysql", "mariadb"}
 _QUERY_SECRET = re.compile(r"([?&](?:ssl)?pass\w*=)([^&]*)", re.IGNORECASE)
 
 
 def open_database(url: str) -> Database:
     """Read `url` and prepare a database; the first connection is made when it is needed."""
-    parts = _split(url)
+    parts = split_url(url)
     match parts.scheme:
         case "sqlite":
             path = sqlite_path(url)
@@ -38,10 +46,18 @@ def open_database(url: str) -> Database:
             listen = None if elsewhere is None else _to_postgresql(elsewhere, _listening(elsewhere))
             return Database(url, POSTGRESQL, connect, wakes=True, listen=listen, most=max_connections())
         case "mysql" | "mariadb":
-            return Database(url, MARIADB, lambda: _connect_mariadb(parts), most=max_connections())
+            if len(hosts_of(url)) > 1:
+                raise ConfigurationError(
+                    f"{masked(url)!r} names several hosts, and the driver of MariaDB and MySQL connects to one: let a proxy "
+                    "(HAProxy, MaxScale, ProxySQL) stand before the cluster, and name that"
+                )
+            from stepfast.database.tls import read_options
+
+            options = read_options(parts.query, parts.hostname)
+            return Database(url, MARIADB, lambda: _connect_mariadb(parts, options), most=max_connections())
         case "":
             raise ConfigurationError(
-                f"{masked(url)!r} is not a database URL; write sqlite:///work.db, postgresql://user@host/name or mysql://user@host/name"
+                f"{_shown(url)} is not a database URL; write sqlite:///work.db, postgresql://user@host/name or mysql://user@host/name"
             )
         case other:
             raise ConfigurationError(
@@ -49,17 +65,41 @@ def open_database(url: str) -> Database:
             )
 
 
-def _split(url: str) -> SplitResult:
+def split_url(url: str) -> SplitResult:
+    """The parts of a database URL; of several hosts (`h1:5432,h2:5432`) only the first is among them."""
     try:
-        parts = urlsplit(url)
-        good = parts.netloc.count("@") <= 1 and parts.port != 0  # reading the port raises if it is none
+        parts = urlsplit(_with_first_host(url))
+        good = parts.netloc.count("@") <= 1 and all(port != 0 for _, port in hosts_of(url))
+        good = good and (parts.scheme not in SCHEMES or "://" in url)
     except ValueError:
         good = False
     if not good:
         raise ConfigurationError(
-            f"{masked(url)!r} is not a database URL: check host and port, and write special characters of the password as %40 (@), %2F (/), %3A (:)"
+            f"{_shown(url)} is not a database URL: check host and port and the two slashes before them, and write special characters "
+            "of the password as %40 (@), %2F (/), %3A (:)"
         )
     return parts
+
+
+def hosts_of(url: str) -> list[tuple[str, int | None]]:
+    """The hosts and ports that a URL names, before the path or as `?host=…&port=…`; raises ValueError where a port is none."""
+    match = _NETLOC.match(url)
+    listed = [] if match is None else match[2].rpartition("@")[2].split(",")
+    hosts = [(one.hostname or "", one.port) for one in (urlsplit(f"//{host}") for host in listed)]
+    options = parse_qs(url.partition("?")[2])
+    if "host" in options and not any(host for host, _ in hosts):
+        names, ports = options["host"][-1].split(","), options.get("port", [""])[-1].split(",")
+        ports = ports * len(names) if len(ports) == 1 else ports
+        hosts = [(name, int(port) if port else None) for name, port in zip(names, ports, strict=False)]
+    return hosts
+
+
+def _with_first_host(url: str) -> str:
+    match = _NETLOC.match(url)
+    if match is None or "," not in match[2]:
+        return url
+    user, at, hosts = match[2].rpartition("@")
+    return f"{match[1]}{user}{at}{hosts.partition(',')[0]}{match[3]}"
 
 
 def masked(url: str) -> str:
@@ -70,6 +110,13 @@ def masked(url: str) -> str:
     return _QUERY_SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
+def _shown(url: str) -> str:
+    """What was given in place of a URL. Where a password stands in a text of another shape is unknown, so that is not shown."""
+    if "://" in url or _FILE_NAME.fullmatch(url):
+        return repr(masked(url))
+    return f"what was given ({len(url)} characters, not shown)"
+
+
 def sqlite_path(url: str) -> str:
     """The file that a sqlite:/// URL names."""
     path = unquote(url.removeprefix("sqlite://").split("?")[0])
@@ -77,7 +124,7 @@ def sqlite_path(url: str) -> str:
         raise ConfigurationError("sqlite: work that must not be lost needs a file; write sqlite:///work.db")
     if not path.startswith("/"):
         raise ConfigurationError(
-            f"{url!r}: write three slashes for a relative path (sqlite:///work.db), four for an absolute one"
+            "the URL of a SQLite file: write three slashes for a relative path (sqlite:///work.db), four for an absolute one"
         )
     return path[1:]
 
@@ -86,6 +133,7 @@ def _connect_sqlite(path: str) -> Connection:
     import sqlite3
 
     try:
+        _create_for_us_alone(path)
         # check_same_thread: a pooled connection moves between threads, one at a time.
         raw = sqlite3.connect(
             path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -102,12 +150,21 @@ def _connect_sqlite(path: str) -> Connection:
         hint = (
             f"the folder {str(folder)!r} does not exist" if not folder.exists() else _why_not(error, folder)
         )
-        raise UnreachableError(f"cannot open the SQLite file {path!r}: {hint}") from error
+        raise AccessRefusedError(f"cannot open the SQLite file {path!r}: {hint}") from error
     if mode != "wal":
         raise ConfigurationError(
             f"the SQLite file {path!r} cannot use WAL (journal mode {mode!r}): is it on a network file system? Use a local disk"
         )
     return Connection(raw, SQLITE)
+
+
+def _create_for_us_alone(path: str) -> None:
+    """Create the file, readable by nobody else, if it is not there: payloads are in it. SQLite gives its other files the same mode.
+
+    A file that is there keeps its mode: who wants to share it creates it.
+    """
+    with suppress(OSError):  # it is there; or SQLite has the words for what is wrong
+        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _patiently(raw: Any, pragma: str) -> str:
@@ -134,11 +191,22 @@ def _why_not(error: Exception, folder: Path) -> str:
 
 def _to_postgresql(url: str, parts: SplitResult) -> Callable[[], Connection]:
     conninfo, said = without_own_options(url), declared_pooler(parts)
-    return lambda: _connect_postgresql(conninfo, said)
+    options = _options_for_hosts(len(hosts_of(url)), parse_qs(parts.query))
+    return lambda: _connect_postgresql(conninfo, said, options)
+
+
+def _options_for_hosts(hosts: int, given: Mapping[str, object]) -> dict[str, Any]:
+    """Where several hosts are named, the one that takes writes is meant, and all of them get their share of the time."""
+    options: dict[str, Any] = {}
+    if "connect_timeout" not in given:
+        options["connect_timeout"] = max(2, CONNECT_SECONDS // hosts) if hosts else CONNECT_SECONDS
+    if hosts > 1 and "target_session_attrs" not in given:
+        options["target_session_attrs"] = "read-write"
+    return options
 
 
 def _listening(url: str) -> SplitResult:
-    parts = _split(url)
+    parts = split_url(url)
     if parts.scheme not in {"postgresql", "postgres"} or declared_pooler(parts) is Pooler.TRANSACTION:
         raise ConfigurationError(
             f"STEPFAST_LISTEN_URL={masked(url)!r}: write a postgresql:// URL that leads to the server itself"
@@ -146,7 +214,7 @@ def _listening(url: str) -> SplitResult:
     return parts
 
 
-def _connect_postgresql(conninfo: str, said: Pooler | None) -> Connection:
+def _connect_postgresql(conninfo: str, said: Pooler | None, options: Mapping[str, Any]) -> Connection:
     try:
         import psycopg
         from psycopg.types.string import TextLoader
@@ -157,19 +225,18 @@ def _connect_postgresql(conninfo: str, said: Pooler | None) -> Connection:
         raw = psycopg.connect(
             conninfo,
             autocommit=True,
-            connect_timeout=CONNECT_SECONDS,
             tcp_user_timeout=SILENCE_MILLISECONDS,
             keepalives_idle=_probe_seconds(),
             keepalives_interval=_probe_seconds(),
             application_name="stepfast",
             prepare_threshold=None,  # a transaction pooler would lose what is prepared
+            **options,
         )
         pooled = begin_session(raw, said, place)
     except psycopg.OperationalError as error:
         first = _first_line(error, conninfo)
-        raise refused_option(first, place) or UnreachableError(
-            f"cannot reach PostgreSQL at {place}: {first}"
-        ) from error
+        kind = AccessRefusedError if refuses_access(str(error)) else UnreachableError
+        raise refused_option(first, place) or kind(f"cannot reach PostgreSQL at {place}: {first}") from error
     except psycopg.ProgrammingError as error:
         raise ConfigurationError(
             f"{masked(conninfo)!r} is not a PostgreSQL URL: {_first_line(error, conninfo)}"
@@ -178,6 +245,19 @@ def _connect_postgresql(conninfo: str, said: Pooler | None) -> Connection:
     connection = Connection(raw, POSTGRESQL)
     connection.pooled = pooled
     return connection
+
+
+# What PostgreSQL, or a pooler before it, says to a client that it will never let in. libpq has no code for that, only words.
+_REFUSALS: Final = re.compile(
+    r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|permission denied for database"
+    r"|not permitted to log in|not currently accepting connections|no such (?:database|user)|does not support SSL"
+    r"|invalid (?:database|user) name|sslmode|certificate"
+)
+
+
+def refuses_access(message: str) -> bool:
+    """Whether the server answered, and user, password, database or TLS settings are wrong: waiting does not help."""
+    return _REFUSALS.search(message) is not None
 
 
 # What may stand between us and PostgreSQL, and what it takes away.
@@ -274,7 +354,13 @@ def refused_option(message: str, place: str) -> ConfigurationError | None:
     )
 
 
-def _connect_mariadb(parts: SplitResult) -> Connection:
+# Access denied (to a database, to this host, with this plugin or without TLS), an unknown database, an expired password.
+_ACCESS_CODES: Final = {1044, 1045, 1049, 1130, 1251, 1698, 1820, 1862, 2026, 2059, 3118, 3159}
+
+
+def _connect_mariadb(parts: SplitResult, options: MariadbOptions) -> Connection:
+    import ssl
+
     try:
         import pymysql
         from pymysql.constants import CLIENT
@@ -285,47 +371,33 @@ def _connect_mariadb(parts: SplitResult) -> Connection:
         raise ConfigurationError(
             f"{masked(parts.geturl())!r} names no database; write mysql://user@host/name"
         )
-    options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    timeout = options.connect_timeout or CONNECT_SECONDS
     try:
-        raw = pymysql.connect(
+        raw: Any = pymysql.connect(
             host=parts.hostname or "localhost",
             port=parts.port or 3306,
             user=unquote(parts.username) if parts.username else None,
             password=unquote(parts.password) if parts.password else "",
             database=unquote(name),
-            unix_socket=options.get("unix_socket"),
+            unix_socket=options.unix_socket,
             autocommit=True,  # every transaction is opened by name
             charset="utf8mb4",
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=60,
-            write_timeout=60,
+            connect_timeout=timeout,
+            read_timeout=timeout,  # a server that hangs does not greet
+            write_timeout=ANSWER_SECONDS,
             client_flag=CLIENT.FOUND_ROWS,  # rowcount must mean matched, not changed, as elsewhere
             init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",  # no gap locks
-            **_tls(parts.hostname, options),
+            **options.for_driver(),
         )
         _limit_mariadb(raw)
+        raw._read_timeout = ANSWER_SECONDS  # noqa: SLF001 - PyMySQL has no name for it
     except pymysql.OperationalError as error:
-        place = options.get("unix_socket") or f"{parts.hostname}:{parts.port or 3306}"
-        raise UnreachableError(f"cannot reach MariaDB/MySQL at {place}: {error.args[-1]}") from error
+        place = options.unix_socket or f"{parts.hostname}:{parts.port or 3306}"
+        cause = getattr(error, "original_exception", None)
+        refused = error.args[0] in _ACCESS_CODES or isinstance(cause, ssl.SSLCertVerificationError)
+        kind = AccessRefusedError if refused else UnreachableError
+        raise kind(f"cannot reach MariaDB/MySQL at {place}: {error.args[-1]}") from error
     return Connection(raw, MARIADB)
-
-
-def _tls(host: str | None, options: dict[str, str]) -> dict[str, Any]:
-    """TLS as the URL asks for; where the server offers it otherwise, except on this very machine.
-
-    (The driver builds a new context for each connection, which takes 20 ms.)
-    """
-    paths: dict[str, Any] = {
-        name: options[name] for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in options
-    }
-    checks: dict[str, Any] = {
-        name: options[name] in {"1", "true", "yes"}
-        for name in ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
-        if name in options
-    }
-    if not paths and not checks and host in {None, "localhost", "127.0.0.1", "::1"}:
-        return {"ssl_disabled": True}
-    return {**paths, **checks}
 
 
 def _limit_mariadb(raw: Any) -> None:
@@ -356,15 +428,17 @@ def _probe_seconds() -> int:
 
 
 def _place(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.hostname or 'the local socket'}:{parts.port or 5432}"
+    places = (
+        (f"[{host}]" if ":" in host else host or "the local socket", port) for host, port in hosts_of(url)
+    )
+    return ", ".join(f"{host}:{port or 5432}" for host, port in places)
 
 
 def _first_line(error: Exception, url: str) -> str:
     """The first line of a driver's error, with secrets of the URL masked."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    parts = urlsplit(url)
+    parts = urlsplit(_with_first_host(url))
     secrets = [parts.password, *(found[1] for found in _QUERY_SECRET.findall(url))]
-    for secret in filter(None, secrets):
+    for secret in filter(None, [*secrets, *(unquote(it) for it in secrets if it)]):
         text = text.replace(secret, "***")
     return text

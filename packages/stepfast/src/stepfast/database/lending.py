@@ -19,7 +19,7 @@ from stepfast.database.dialects import Plans
 from stepfast.database.failures import has_failed, may_only_read
 from stepfast.database.statement import sql
 from stepfast.database.wakeup import notify_for_lender
-from stepfast.errors import ConfigurationError, DatabaseError
+from stepfast.errors import ConfigurationError, DatabaseError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,11 +170,15 @@ def work_on(connection: Connection, database: Database) -> Iterator[Transaction]
             notify_for_lender(tx)
         if savepoint is not None:
             _release_savepoint(connection, savepoint)
+        tx.committed()  # the lender commits, and we do not see it
     except BaseException as error:
         if savepoint is not None:
             _roll_back(connection, savepoint)
-        if isinstance(error, DatabaseError) and (refusal := _refusal(error)) is not None:
-            raise refusal from error
+        if isinstance(error, DatabaseError):
+            if error.origin is None:
+                error.origin = database.origin
+            if (refusal := _refusal(error, database)) is not None:
+                raise refusal from error
         raise
     finally:
         _depth.reset(outside)
@@ -228,9 +232,9 @@ def _roll_back(connection: Connection, savepoint: LentSavepoint) -> None:
         return  # there is no such savepoint any more: a deadlock took the whole transaction with it
 
 
-def _refusal(error: DatabaseError) -> ConfigurationError | None:
+def _refusal(error: DatabaseError, database: Database) -> ConfigurationError | None:
     """What is wrong with the lent connection, if the error shows it."""
-    if may_only_read(error):
+    if may_only_read(error) and not (isinstance(error, UnreachableError) and _is_read_only(database)):
         return ConfigurationError(
             f"tx: on this connection nothing can be written ({error}); lend one that may write"
         )
@@ -239,6 +243,23 @@ def _refusal(error: DatabaseError) -> ConfigurationError | None:
             "tx: this connection is in a transaction that has failed; roll it back first"
         )
     return None
+
+
+# A lent session may be read-only because its owner wanted that; one of our own is so only where the server is.
+IS_READ_ONLY = sql(
+    "SELECT @@global.read_only",
+    sqlite="SELECT 0",
+    postgresql="SELECT current_setting('transaction_read_only') = 'on'",
+)
+
+
+def _is_read_only(database: Database) -> bool:
+    """Whether the server takes no writes, or does not answer any more."""
+    try:
+        with database.looking() as tx:
+            return bool(tx.first(IS_READ_ONLY))
+    except DatabaseError:
+        return True
 
 
 # Which database this is, as the server itself says: addresses differ where one of two comes through a pooler.

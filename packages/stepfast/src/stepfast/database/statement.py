@@ -1,7 +1,7 @@
-"""SQL written once, in the subset SQLite, PostgreSQL and MariaDB share.
+"""SQL written once where SQLite, PostgreSQL and MariaDB agree, and with a text for one of them where they do not.
 
-A statement may use `:name` parameters, the `{words}` of `dialects.Dialect`, and `{any_of:names}`
-for "is one of this list". Rendered text per dialect is kept under tests/golden for review.
+A statement may use `:name` parameters, the `{words}` of `dialects.Dialect`, and `{any_of:names}` for "is one of this
+list"; how a list becomes a parameter is in `connection.as_parameter`. Rendered text per dialect is kept under tests/golden for review.
 """
 
 from __future__ import annotations

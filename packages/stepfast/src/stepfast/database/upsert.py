@@ -114,7 +114,7 @@ class BulkUpsert:
         table = ".".join(quoted(tx.dialect, part) for part in self.table.split("."))
         insert = f"INSERT INTO {table} ({', '.join(names)})"
         end = replacing(tx.dialect, self.key, columns)
-        if not tx.takes_lists:
+        if not tx.takes_columns:
             row = f"({', '.join([PLACEHOLDER[tx.dialect.name]] * len(columns))})"
             if tx.dialect.name == "sqlite":
                 rows = _send_whole_chunks(tx, (f"{insert} VALUES", row, end), rows, self.chunk)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from stepfast.clock import new_fence
 from stepfast.database.statement import sql
-from stepfast.errors import CRASH_GROUP
+from stepfast.errors import READY_STATE
 from stepfast.jobs.end_webhook import stage_failure_webhooks
-from stepfast.telemetry import happened
+from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -102,11 +102,10 @@ STILL_WAITING = sql("""
     SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id {any_of:ids} AND state = 'open'
 """)
 
-# A child's own time may not have come yet. A suspect comes back as one.
+# A child's own time may not have come yet.
 RELEASE_CHILDREN = sql(f"""
     UPDATE stepfast_job
-       SET state = CASE WHEN ready_at > {{now}} THEN 'scheduled'
-                        WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END,
+       SET state = CASE WHEN ready_at > {{now}} THEN 'scheduled' ELSE {READY_STATE} END,
            ready_at = CASE WHEN ready_at > {{now}} THEN ready_at ELSE {{now}} END, updated_at = {{now}}
      WHERE id {{any_of:ids}} AND state = 'waiting'
 """)
@@ -189,7 +188,7 @@ def release_children(tx: Transaction, waiting: Sequence[WaitingChild]) -> int:
     if free:
         tx.run(RELEASE_CHILDREN, ids=[child.id for child in free])
         tx.wakes.update(child.queue for child in free)
-        happened("dependants.released", jobs=len(free))
+        when_committed(tx, "dependants.released", jobs=len(free))
     return len(free)
 
 
@@ -205,7 +204,9 @@ def _fail(tx: Transaction, children: Sequence[WaitingChild], parent: FailedParen
         return []
     tx.run(FAIL_CHILDREN, ids=ids, fence=new_fence(), error_group=FAILED_GROUP, reason=parent.reason)
     archive(tx, ids, "dead")
-    happened("dependants.failed", job_id=parent.id, jobs=len(ids), reason=ENDING_WORDS[parent.state])
+    when_committed(
+        tx, "dependants.failed", job_id=parent.id, jobs=len(ids), reason=ENDING_WORDS[parent.state]
+    )
     return [child.id for child in children if child.has_dependants]
 
 

@@ -8,6 +8,8 @@ writes a new fence and keeps the one it consumed, so that a COMMIT whose answer 
 one that never happened (`commit_states`).
 
 Most steps have no effects: `finish_many` and `continue_here` end many of them in one transaction.
+
+`worker/committer.py` opens the transaction, puts steps together, and tries again; `archive.py` is where an ended job goes.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from stepfast.clock import duration, micros, new_fence
 from stepfast.database.statement import sql
-from stepfast.errors import CRASH_GROUP, LeaseLostError
+from stepfast.errors import CRASH_GROUP, READY_STATE, ConfigurationError, DatabaseError, LeaseLostError
 from stepfast.jobs.archive import ARCHIVE_COLUMNS, archive, end_jobs, parents_ended
 from stepfast.jobs.events import await_event
 from stepfast.jobs.outcome import (
     Again,
     Bury,
+    Call,
     Continue,
     Done,
     Effect,
@@ -42,7 +45,7 @@ from stepfast.jobs.wait import callback_event, waiting_cursor
 from stepfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from stepfast.database.connection import Transaction
     from stepfast.database.statement import Statement
@@ -84,10 +87,32 @@ def _refuse_unless(held: bool, lease: Lease) -> None:  # noqa: FBT001 - reads as
         raise LeaseLostError(lease.job_id, lease.fence)
 
 
+def effects_of(outcome: Done | Continue | Snooze | Wait) -> list[Effect]:
+    """The effects of an outcome; a function of the transaction is an effect, too."""
+    given = outcome.effects
+    if callable(given) or hasattr(given, "apply"):
+        given = [given]  # one, without its list
+    return [as_effect(it) for it in given]
+
+
+def as_effect(given: Effect | Callable[[Transaction], object]) -> Effect:
+    if hasattr(given, "apply"):
+        return given
+    if callable(given):
+        return Call(given)
+    raise ConfigurationError(
+        f"an effect is a function of the transaction or has apply(tx), not {given!r:.80}"
+    )
+
+
 def _apply(tx: Transaction, effects: Sequence[Effect]) -> None:
     """Apply effects in their order, messages that leave the database last: that is the order of locks everywhere."""
-    for effect in effects if len(effects) <= 1 else sorted(effects, key=_turn):
-        effect.apply(tx)
+    try:
+        for effect in effects if len(effects) <= 1 else sorted(effects, key=_turn):
+            effect.apply(tx)
+    except DatabaseError as error:
+        error.of_step = True
+        raise
 
 
 def _turn(effect: Effect) -> tuple[int, str]:
@@ -169,7 +194,7 @@ def finish(tx: Transaction, lease: Lease, result: str | None) -> bool | None:
     None: the fence has moved on, and the caller rolls back.
     """
     mine = {"id": lease.job_id, "fence": lease.fence}
-    if tx.takes_lists:
+    if tx.takes_columns:
         moved = tx.rows(MOVE_DONE_JOB, **mine, result=result)
         return bool(moved[0][1]) if moved else None
     tx.run(MOVE_DONE_JOB, **mine, result=result)
@@ -224,9 +249,9 @@ Moved = tuple[list[str], list[str]]  # the jobs that were still ours; those of t
 
 def _move(tx: Transaction, ids: list[str], fence: int, results: Mapping[str, str]) -> Moved:
     kept = {job_id: results[job_id] for job_id in ids if job_id in results} if results else {}
-    if tx.takes_lists and kept:
+    if tx.takes_columns and kept:
         return _moved(tx.rows(MOVE_DONE_JOBS_WITH_RESULTS, ids=ids, fence=fence, results=encode(kept)))
-    if tx.takes_lists:
+    if tx.takes_columns:
         return _moved(tx.rows(MOVE_DONE_JOBS, ids=ids, fence=fence))
     mine, awaited = _lock_leased(tx, ids, fence)
     if mine:
@@ -342,18 +367,20 @@ def more_urgent(tx: Transaction, queue: str, priority: int) -> bool:
 
 # --- The same step runs again: snoozed, retried, or given back. A job that was asked to stop ends here instead.
 
-SNOOZE_JOB = sql("""
+SNOOZE_JOB = sql(f"""
     UPDATE stepfast_job
-       SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {now} + :delay,
+       SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE {READY_STATE} END, ready_at = {{now}} + :delay,
            owner = NULL, leased_by = NULL, lease_until = NULL,
-           fence = :new_fence, committed_fence = :fence, updated_at = {now}
+           fence = :new_fence, committed_fence = :fence, updated_at = {{now}}
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
-# A try that costs nothing proves nothing: a suspect stays one.
+# A try that costs nothing proves nothing: a suspect stays one. One that fails by itself did not kill its worker.
+# (`state` before `error_group`: MariaDB reads what stands to the left as already written.)
 RETRY_JOB = sql(f"""
     UPDATE stepfast_job
-       SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {{now}} + :delay,
+       SET state = CASE WHEN :delay > 0 THEN 'scheduled' WHEN :charge > 0 OR :crash > 0 THEN 'ready' ELSE {READY_STATE} END,
+           ready_at = {{now}} + :delay,
            owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
            crashes = crashes + :crash, last_error = :error,
            error_group = CASE WHEN :charge = 0 AND :crash = 0 AND error_group = '{CRASH_GROUP}' THEN error_group ELSE :error_group END,
@@ -361,11 +388,10 @@ RETRY_JOB = sql(f"""
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
-# A suspect that is given back stays one: it has not proved anything, and must not run among others next time.
+# A suspect that is given back has not proved anything, and must not run among others next time.
 GIVE_BACK_JOBS = sql(f"""
     UPDATE stepfast_job
-       SET state = CASE WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END,
-           owner = NULL, leased_by = NULL, lease_until = NULL,
+       SET state = {READY_STATE}, owner = NULL, leased_by = NULL, lease_until = NULL,
            fence = :new_fence, committed_fence = :fence, updated_at = {{now}}
      WHERE id {{any_of:ids}} AND fence = :fence AND cancel_at IS NULL
 """)

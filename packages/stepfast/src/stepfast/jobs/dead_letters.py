@@ -1,5 +1,7 @@
 """Dead letters: jobs that gave up wait for an operator, whatever their age, who revives or purges them.
 
+Cancelled jobs can be revived too (`revive`).
+
 One by one, all that match a filter, or a job with its whole tree: the jobs that come after it, and those after them.
 """
 
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import moment, new_fence
 from stepfast.database.statement import sql
-from stepfast.errors import CRASH_GROUP, ContentionError, DuplicateKeyError, NotFoundError, StateError
+from stepfast.errors import READY_STATE, ContentionError, DuplicateKeyError, NotFoundError, StateError
 from stepfast.jobs.archive import AWAITED_PARENTS, PURGED, parents_ended
 from stepfast.jobs.cancel import Stopped, cancel_jobs
 from stepfast.jobs.dependencies import wait_again
@@ -118,9 +120,11 @@ def failure_groups(tx: Transaction, which: Filter | None = None, limit: int = 50
 
 # --- Revive, answer, purge.
 
-LOCK_ENDED_JOB = sql(f"SELECT state, queue, {OWN_KEY} FROM stepfast_archive WHERE id = :id {{for_update}}")
+LOCK_ENDED_JOB = sql(
+    f"SELECT state, queue, kind, {OWN_KEY} FROM stepfast_archive WHERE id = :id {{for_update}}"
+)
 
-KEY_HOLDER = sql("SELECT id FROM stepfast_job WHERE unique_key = :key")
+KEY_HOLDER = sql("SELECT id FROM stepfast_job WHERE unique_key = :key AND kind = :kind")
 
 # A new fence, so that no owner from before its death can end the job again. A letter whose key an unfinished job
 # holds stays where it is. A job that died of crashes comes back as a suspect: its neighbours must not pay for the next
@@ -131,7 +135,7 @@ _REVIVE = """
                               has_dependants, payload)
     SELECT id, queue, kind,
            CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE child_id = stepfast_archive.id AND state <> 'met') THEN 'waiting'
-                WHEN error_group = '{crash_group}' THEN 'suspect' ELSE 'ready' END, priority, {{now}}, created_at, {{now}}, {own_key},
+                ELSE {ready_state} END, priority, {{now}}, created_at, {{now}}, {own_key},
            step, 0, 0, trace, :fence, progress, progress_note, last_error, error_group, cursor_json,
            CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE parent_id = stepfast_archive.id) THEN 1 ELSE 0 END, {payload}
       FROM stepfast_archive WHERE id {{any_of:ids}} AND state IN ('dead', 'cancelled')
@@ -141,18 +145,18 @@ _REVIVE = """
 
 REVIVE_JOBS = sql(
     _REVIVE.format(
-        payload="payload", keep_existing="ON CONFLICT DO NOTHING", crash_group=CRASH_GROUP, own_key=OWN_KEY
+        payload="payload", keep_existing="ON CONFLICT DO NOTHING", ready_state=READY_STATE, own_key=OWN_KEY
     ),
     postgresql=_REVIVE.format(
         payload="CAST(payload AS JSON)",
         keep_existing="ON CONFLICT DO NOTHING",
-        crash_group=CRASH_GROUP,
+        ready_state=READY_STATE,
         own_key=OWN_KEY,
     ),
     mariadb=_REVIVE.format(
         payload="payload",
         keep_existing="ON DUPLICATE KEY UPDATE stepfast_job.id = stepfast_job.id",
-        crash_group=CRASH_GROUP,
+        ready_state=READY_STATE,
         own_key=OWN_KEY,
     ),
 )
@@ -171,14 +175,14 @@ def revive(tx: Transaction, job_id: str) -> None:
         raise NotFoundError(
             f"no ended job {job_id}; unfinished ones need no retry (stepfast jobs show {job_id})"
         )
-    state, queue, key = rows[0]
+    state, queue, kind, key = rows[0]
     if state not in {"dead", "cancelled"}:
         raise StateError(f"job {job_id} is {state}; only dead and cancelled jobs can be retried")
     if revive_many(tx, [ChosenLetter(job_id, queue, 0)]) == 1:
         return
     if key is None:
         raise StateError(f"job {job_id} is unfinished; it needs no retry")
-    raise DuplicateKeyError(key, tx.first(KEY_HOLDER, key=key) or job_id)
+    raise DuplicateKeyError(key, tx.first(KEY_HOLDER, key=key, kind=kind) or job_id)
 
 
 def revive_many(tx: Transaction, letters: Sequence[ChosenLetter]) -> int:

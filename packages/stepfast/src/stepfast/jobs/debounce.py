@@ -15,13 +15,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stepfast.clock import Duration, duration, micros, new_fence
 from stepfast.database.statement import sql
-from stepfast.encryption import opened
-from stepfast.errors import ArgumentsError, ConfigurationError, ConstraintError, ContentionError, StateError
+from stepfast.encryption import handed_over
+from stepfast.errors import (
+    READY_STATE,
+    ArgumentsError,
+    ConfigurationError,
+    ConstraintError,
+    ContentionError,
+)
 from stepfast.jobs.enqueue import JobRow, enqueue_many, insert_job, wake_workers
 from stepfast.jobs.keys import LONGEST_KEY, SUCCESSOR_PREFIX, TRIES, keys_with_successor
 from stepfast.jobs.payload import decode
 from stepfast.jobs.state import Enqueued, NewJob
-from stepfast.telemetry import happened
+from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
@@ -46,7 +52,7 @@ _WHY: Final = {
 class MergePolicy:
     """How a call is merged into the job that holds its key."""
 
-    merge: Callable[[str, str], str]  # the payload that waits, the new one → the payload of both
+    merge: Callable[[KeyHolder, NewJob], str]  # the job that waits, the new one → its payload for both
     quiet: int | None = None  # debounce: begin so many microseconds after the last call
     at_most: int = NO_BOUND  # ... but not later than so many after the first
 
@@ -103,30 +109,30 @@ def _require_room(key: str) -> None:
         )
 
 
-def merge_payloads(kind: Kind, waiting: str, new: str) -> str:
-    """The payload of both calls, checked and stored as that of any call is."""
-    given = [decode(opened(payload, f"payload of {kind.name}")) for payload in (waiting, new)]
+def merge_payloads(kind: Kind, holder: KeyHolder, job: NewJob) -> str:
+    """The holder's payload for both calls, checked and stored as that of any call is."""
+    given = [decode(kind.open(it.payload, "payload", it.id)) for it in (holder, job)]
     both = kind.merge(*given)
     if not isinstance(both, Mapping):
         raise ArgumentsError(
             kind.name, f"its merge returned {type(both).__name__}; return the arguments as a dict"
         )
-    return kind.stored(kind.arguments.encode(both))
+    return kind.stored(kind.arguments.encode(both), holder.id)
 
 
-def newest_payload(_waiting: str, new: str) -> str:
-    """The payload of the last call."""
-    return new
+def newest_payload(holder: KeyHolder, job: NewJob) -> str:
+    """The holder's payload: that of the last call."""
+    return handed_over(job.payload, f"payload of {job.kind}", job.id, holder.id)
 
 
 # --- Store a call, or merge it.
 
 # The text of the payload, whatever the caller's own connection makes of JSON.
-LOOK_AT_HOLDER = sql(
-    "SELECT id, kind, state, cursor_json, fence, {text_of:payload} FROM stepfast_job WHERE unique_key = :key"
-)
+LOOK_AT_HOLDER = sql("""
+    SELECT id, state, cursor_json, fence, {text_of:payload} FROM stepfast_job WHERE unique_key = :key AND kind = :kind
+""")
 LOCK_HOLDER = sql("""
-    SELECT id, kind, state, cursor_json, fence, {text_of:payload} FROM stepfast_job WHERE unique_key = :key
+    SELECT id, state, cursor_json, fence, {text_of:payload} FROM stepfast_job WHERE unique_key = :key AND kind = :kind
     {for_update}
 """)
 
@@ -159,7 +165,6 @@ class KeyHolder(NamedTuple):
     """The job that holds a key."""
 
     id: str
-    kind: str
     state: str
     cursor: str | None
     fence: int
@@ -183,12 +188,13 @@ def enqueue_merged(tx: Transaction, job: NewJob, policy: MergePolicy) -> Enqueue
             return Enqueued(job.id, created=True)
         if not holder.has_begun:
             # One that waits for its next try may have a successor, which was asked for before us.
-            return _merge_into(tx, job, _lock_holder(tx, SUCCESSOR_PREFIX + job.key) or holder, policy)
+            successor = _lock_holder(tx, job.kind, SUCCESSOR_PREFIX + job.key)
+            return _merge_into(tx, job, successor or holder, policy)
         successor = _successor_or_new(tx, job, SUCCESSOR_PREFIX + job.key)
         if successor is None:
             continue  # it has become the holder of the key itself
         if successor.id == job.id:
-            happened("duplicate.deferred", job_id=job.id, kind=job.kind, queue=job.queue)
+            when_committed(tx, "duplicate.deferred", job_id=job.id, kind=job.kind, queue=job.queue)
             return Enqueued(job.id, created=True)
         return _merge_into(tx, job, successor, policy)
     raise ContentionError(f"key {job.key!r} changed hands {TRIES} times while we looked; try again")
@@ -198,7 +204,7 @@ def enqueue_many_merged(
     tx: Transaction, like: NewJob, rows: Sequence[JobRow], policy: MergePolicy
 ) -> list[Enqueued]:
     """Store jobs of one kind in one statement; those whose keys are held, or have a successor, are merged one by one."""
-    waited = keys_with_successor(tx, [row[1] for row in rows if row[1] is not None])
+    waited = keys_with_successor(tx, like.kind, [row[1] for row in rows if row[1] is not None])
     stored = enqueue_many(
         tx,
         like,
@@ -219,22 +225,22 @@ def _holder_or_new(tx: Transaction, job: NewJob, key: str) -> KeyHolder | None:
     A running job is not locked: its end must not wait for the caller's transaction. A successor whose turn has come, but
     which does not hold the key yet, comes before a new job: what was asked last must be done last.
     """
-    holder = _look_at_holder(tx, key)
+    holder = _look_at_holder(tx, job.kind, key)
     if holder is not None and holder.has_begun:
         return holder
     if holder is None:
-        if (successor := _lock_holder(tx, SUCCESSOR_PREFIX + key)) is not None:
+        if (successor := _lock_holder(tx, job.kind, SUCCESSOR_PREFIX + key)) is not None:
             return successor
         insert_job(tx, job)
-    return _lock_holder(tx, key)
+    return _lock_holder(tx, job.kind, key)
 
 
-def _look_at_holder(tx: Transaction, key: str) -> KeyHolder | None:
-    return next(iter(tx.all(LOOK_AT_HOLDER, KeyHolder, key=key)), None)
+def _look_at_holder(tx: Transaction, kind: str, key: str) -> KeyHolder | None:
+    return next(iter(tx.all(LOOK_AT_HOLDER, KeyHolder, key=key, kind=kind)), None)
 
 
-def _lock_holder(tx: Transaction, key: str) -> KeyHolder | None:
-    return next(iter(tx.all(LOCK_HOLDER, KeyHolder, key=key)), None)
+def _lock_holder(tx: Transaction, kind: str, key: str) -> KeyHolder | None:
+    return next(iter(tx.all(LOCK_HOLDER, KeyHolder, key=key, kind=kind)), None)
 
 
 def _successor_or_new(tx: Transaction, job: NewJob, key: str) -> KeyHolder | None:
@@ -251,21 +257,16 @@ def _successor_or_new(tx: Transaction, job: NewJob, key: str) -> KeyHolder | Non
         trace=job.trace,
         payload=job.payload,
     )
-    return _lock_holder(tx, key)
+    return _lock_holder(tx, job.kind, key)
 
 
 def _merge_into(tx: Transaction, job: NewJob, holder: KeyHolder, policy: MergePolicy) -> Enqueued:
-    if holder.kind != job.kind:
-        raise StateError(
-            f"key {job.key!r} is held by job {holder.id} of kind {holder.kind!r}: a call of {job.kind!r} cannot join it; "
-            "begin keys with the name of their kind"
-        )
     facts = {"id": holder.id, "was": holder.fence, "fence": new_fence(), "priority": job.priority}
-    if tx.run(MERGE_CALL, **facts, payload=policy.merge(holder.payload, job.payload)) != 1:
+    if tx.run(MERGE_CALL, **facts, payload=policy.merge(holder, job)) != 1:
         raise ContentionError(f"job {holder.id} began while we held it; try again")
     if policy.quiet is not None:
         tx.run(POSTPONE_HOLDER, id=holder.id, quiet=policy.quiet, at_most=policy.at_most)
-    happened("duplicate.merged", job_id=holder.id, kind=job.kind, queue=job.queue)
+    when_committed(tx, "duplicate.merged", job_id=holder.id, kind=job.kind, queue=job.queue)
     return Enqueued(holder.id, created=False)
 
 
@@ -275,7 +276,8 @@ def _merge_into(tx: Transaction, job: NewJob, holder: KeyHolder, policy: MergePo
 SUCCESSORS: Final = f"""
       FROM stepfast_job s
      WHERE s.held_by = '(key)' AND s.state = 'held'
-       AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, {len(SUCCESSOR_PREFIX) + 1}))
+       AND NOT EXISTS (SELECT 1 FROM stepfast_job h
+                        WHERE h.unique_key = SUBSTR(s.unique_key, {len(SUCCESSOR_PREFIX) + 1}) AND h.kind = s.kind)
 """
 FREE_SUCCESSORS = sql(f"""
     SELECT s.id, s.queue, s.unique_key {SUCCESSORS}
@@ -283,10 +285,10 @@ FREE_SUCCESSORS = sql(f"""
      LIMIT :limit
 """)
 
-PROMOTE_SUCCESSOR = sql("""
+PROMOTE_SUCCESSOR = sql(f"""
     UPDATE stepfast_job
-       SET unique_key = :key, state = CASE WHEN ready_at > {now} THEN 'scheduled' ELSE 'ready' END,
-           held_by = NULL, updated_at = {now}
+       SET unique_key = :key, state = CASE WHEN ready_at > {{now}} THEN 'scheduled' ELSE {READY_STATE} END,
+           held_by = NULL, updated_at = {{now}}
      WHERE id = :id AND state = 'held' AND held_by = '(key)'
 """)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from stepfast.database.statement import sql
-from stepfast.encryption import opened
 from stepfast.errors import ConfigurationError, CycleError, NotFoundError
 from stepfast.jobs.archive import (
     AWAITED_PARENTS,
@@ -28,6 +27,7 @@ from stepfast.jobs.payload import decode
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
+    from stepfast.jobs.kinds import Kinds
     from stepfast.jobs.state import Enqueued, NewJob
 
 
@@ -91,7 +91,8 @@ ADD_EDGE = sql("""
     VALUES (:child_id, :parent_id, :bond, :on_dead, :state)
 """)
 DROP_EDGES = sql("""
-    DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = :key)
+    DELETE FROM stepfast_dependency
+     WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = :key AND kind = :kind)
 """)
 EDGES_TO = sql(
     "SELECT parent_id FROM stepfast_dependency WHERE child_id = :id AND parent_id {any_of:parents}"
@@ -188,9 +189,9 @@ def add_edges(
     tx.run_many(ADD_EDGE, edges)
 
 
-def drop_edges(tx: Transaction, key: str) -> None:
+def drop_edges(tx: Transaction, kind: str, key: str) -> None:
     """Drop the edges of the job with this key, which got a new payload: it no longer comes after those jobs."""
-    tx.run(DROP_EDGES, key=key)
+    tx.run(DROP_EDGES, kind=kind, key=key)
 
 
 def refuse_cycle(tx: Transaction, child: str, parents: Sequence[str]) -> None:
@@ -226,10 +227,10 @@ PARENT_RESULTS = sql("""
 """)
 
 
-def results_of_parents(tx: Transaction, job_id: str) -> dict[str, Any]:
+def results_of_parents(tx: Transaction, job_id: str, kinds: Kinds) -> dict[str, Any]:
     """What the parents of a job answered, by their ids; those that are not done are left out."""
     return {
-        str(parent): None if result is None else decode(opened(result, f"result of {kind}"))
+        str(parent): None if result is None else decode(kinds.open(kind, result, "result", str(parent)))
         for parent, kind, result in tx.rows(PARENT_RESULTS, id=job_id)
     }
 
@@ -292,7 +293,10 @@ def find_stranded(tx: Transaction, batch: int = 1_000) -> list[str]:
     child = parent = ""
     while edges := tx.rows(OPEN_EDGES, child=child, parent=parent, limit=batch):
         ended |= _ended_parents(tx, edges)
-        child, parent = str(edges[-1][0]), str(edges[-1][1])
+        last = str(edges[-1][0]), str(edges[-1][1])
+        if last <= (child, parent):
+            break  # an id that is no text, which only SQLite stores, and sorts behind all others
+        child, parent = last
     # A parent that ended while we looked has decided about its dependants in the same transaction.
     return sorted(str(row[0]) for row in tx.rows(AWAITED_PARENTS, ids=sorted(ended))) if ended else []
 

@@ -16,7 +16,8 @@ from stepfast.clock import moment
 from stepfast.database.statement import sql
 from stepfast.errors import CRASH_GROUP, ArgumentsError, StepfastError
 from stepfast.jobs.payload import encode, to_json
-from stepfast.telemetry import happened
+from stepfast.telemetry import when_committed
+from stepfast.telemetry.traces import traceparent_of_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
 
 
+TASK_PREFIX: Final = "task."  # of the kinds of jobs that tasks are
 VERSION: Final = 1  # of what the webhook says
 LARGEST_RESULT: Final = 240 * 1024  # that a webhook carries; the rest of its room is for everything else
 
@@ -48,6 +50,15 @@ TASK_WEBHOOK = sql("""
     SELECT client, task_id, task_type, webhook_url, {now} FROM stepfast_task
      WHERE id = :id AND webhook_url IS NOT NULL
 """)
+
+
+TASK_ID = sql("SELECT task_id FROM stepfast_task WHERE id = :id")
+
+
+def task_id_of(tx: Transaction, job_id: str) -> str | None:
+    """The id under which its sender knows the task of this job; None: it is none, or its row was pruned."""
+    found = tx.first(TASK_ID, id=job_id)
+    return None if found is None else str(found)
 
 
 class TaskTimeoutError(StepfastError):
@@ -99,13 +110,21 @@ class DoneWebhook:
             at = moment(now if self.finished_at is None else self.finished_at)
             about = _about(client, task_id, task_type, at, self.attempts)
             body = done_body(about, self.result, self.omitted)
-            _stage(tx, url, body, job_id=self.job_id, fence=self.fence)
+            _stage(tx, url, body, task_id=task_id, job_id=self.job_id, fence=self.fence)
 
 
 def stage_failure_webhooks(tx: Transaction, ids: Sequence[str]) -> None:
     """Stage the webhooks of the tasks among these jobs, which have just ended without a result."""
     for task in tx.all(FAILED_TASKS, FailedTask, ids=list(ids)):
-        _stage(tx, task.url, task.body(), job_id=task.job_id, fence=task.fence, trace=task.trace)
+        _stage(
+            tx,
+            task.url,
+            task.body(),
+            task_id=task.task_id,
+            job_id=task.job_id,
+            fence=task.fence,
+            trace=traceparent_of_job(task.job_id, task.trace),
+        )
 
 
 def end_key(job_id: str, fence: int) -> str:
@@ -149,7 +168,7 @@ def _about(client: str, task_id: str, task_type: str, finished_at: datetime, att
 
 
 def _stage(
-    tx: Transaction, url: str, body: str, *, job_id: str, fence: int, trace: str | None = None
+    tx: Transaction, url: str, body: str, *, task_id: str, job_id: str, fence: int, trace: str | None = None
 ) -> None:
     """Stage the webhook. A URL that cannot be used must not keep the task from ending."""
     from stepfast.outbox.messages import stage, webhook
@@ -157,6 +176,6 @@ def _stage(
     try:
         message = webhook(url, body, key=end_key(job_id, fence), job_id=job_id)
     except ArgumentsError as error:
-        happened("task.untold", job_id=job_id, error=error)
+        when_committed(tx, "task.untold", task_id=task_id, job_id=job_id, error=error)
         return
     stage(tx, message if message.trace or trace is None else replace(message, trace=trace))

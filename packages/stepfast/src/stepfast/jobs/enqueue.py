@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from stepfast.clock import new_fence, new_id
 from stepfast.database.statement import sql
-from stepfast.errors import ContentionError, StepfastError
+from stepfast.encryption import handed_over
+from stepfast.errors import ContentionError, DuplicateIdError, StepfastError
 from stepfast.jobs.keys import (
     SUCCESSOR_PREFIX,
     TRIES,
@@ -23,6 +24,7 @@ from stepfast.jobs.keys import (
     keys_with_successor,
     release_key,
     remember_key,
+    remembered_kind,
     report_duplicate,
 )
 from stepfast.jobs.payload import to_json
@@ -38,9 +40,8 @@ if TYPE_CHECKING:
 
 StoreJob = Callable[[NewJob], Enqueued]  # another way to store a job whose key may be held
 JobRow = tuple[str, str | None, str]  # id, key, payload
-PORTION: Final = (
-    2_000_000  # characters of payload in one statement: by default MariaDB refuses packets above 16 MB
-)
+# Characters of payload in one statement: by default MariaDB refuses packets above 16 MB.
+PORTION: Final = 2_000_000
 
 # The group whose block we are in. Here, because every enqueue asks for it; the rest of groups most programs do without.
 OPEN_GROUP: Final[ContextVar[OpenGroup | None]] = ContextVar("stepfast_group", default=None)
@@ -99,45 +100,53 @@ def _state(job: NewJob) -> str:
 
 # --- A job with a key.
 
-KEY_HOLDERS = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys}")
+KEY_HOLDERS = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys} AND kind = :kind")
 # A lent transaction of MariaDB's may look at the past (REPEATABLE READ), where the holder is not yet there.
-KEY_HOLDERS_NOW = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys} {for_update}")
+KEY_HOLDERS_NOW = sql("""
+    SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys} AND kind = :kind {for_update}
+""")
 
 # A worker that runs the old payload loses its fence, and learns it at its next write. Step numbers go on rising:
 # services outside must not take the new payload for a repetition of the old one.
 REPLACE_JOB = sql("""
     UPDATE stepfast_job
-       SET queue = :queue, kind = :kind, payload = {json_of:payload}, priority = :priority, state = :state,
+       SET queue = :queue, payload = {json_of:payload}, priority = :priority, state = :state,
            ready_at = COALESCE(:run_at, {now} + :delay), updated_at = {now}, fence = :fence, committed_fence = NULL,
            owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
            step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
            last_error = NULL, error_group = NULL, trace = :trace
-     WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
+     WHERE id = :id AND unique_key = :key AND kind = :kind
+       AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
 """)
 
 
 def _enqueue_keyed(tx: Transaction, job: NewJob, key: str, on_duplicate: DuplicatePolicy) -> Enqueued:
     if job.key_until is not None:
-        remembered = remember_key(tx, "unique", key, job.id, job.key_until, window=job.key_window)
+        remembered = remember_key(tx, *_memory(job, key), job.id, job.key_until, window=job.key_window)
         if remembered != job.id:
             return _meet_remembered(tx, job, key, remembered, on_duplicate)
     for again in range(TRIES):
         insert_job(tx, job)
-        holders = _holders(tx, [key, SUCCESSOR_PREFIX + key], now=again > 0)
+        holders = _holders(tx, job.kind, [key, SUCCESSOR_PREFIX + key], now=again > 0)
         holder = holders.get(key)
         if holder == job.id and SUCCESSOR_PREFIX + key in holders:
-            holder = first_in_line(tx, job.id, key, on_duplicate)
+            holder = first_in_line(tx, job, key, on_duplicate)
         if holder == job.id:
             wake_workers(tx, job)
             return Enqueued(job.id, created=True)
-        if holder is not None and (on_duplicate != "replace" or _replace(tx, job)):
+        if holder is not None and (on_duplicate != "replace" or _replace(tx, job, holder)):
             if job.key_until is not None:
-                hand_over_key(tx, "unique", key, job.id, holder)
-            return report_duplicate(job, key, holder, on_duplicate)
+                hand_over_key(tx, *_memory(job, key), job.id, holder)
+            return report_duplicate(tx, job, key, holder, on_duplicate)
         # The holder ended between our insert and our look: the key is free now.
     if job.key_until is not None:
-        release_key(tx, "unique", key, job.id)
+        release_key(tx, *_memory(job, key), job.id)
     raise ContentionError(f"key {key!r} changed hands {TRIES} times while we looked; try again")
+
+
+def _memory(job: NewJob, key: str) -> tuple[str, str]:
+    """The scope and the name under which the key is remembered; no kind has a space in its name."""
+    return "unique", f"{job.kind} {key}"
 
 
 def _meet_remembered(
@@ -145,24 +154,26 @@ def _meet_remembered(
 ) -> Enqueued:
     """A key whose time is not over: an unfinished job with it may be replaced, one that ended stays."""
     if on_duplicate != "replace":
-        return report_duplicate(job, key, remembered, on_duplicate)
-    holder = _holders(tx, [key]).get(key)
-    if holder is not None and _replace(tx, job):
-        return report_duplicate(job, key, holder, on_duplicate)
-    return report_duplicate(job, key, remembered, "skip")
+        return report_duplicate(tx, job, key, remembered, on_duplicate)
+    holder = _holders(tx, job.kind, [key]).get(key)
+    if holder is not None and _replace(tx, job, holder):
+        return report_duplicate(tx, job, key, holder, on_duplicate)
+    return report_duplicate(tx, job, key, remembered, "skip")
 
 
-def _holders(tx: Transaction, keys: list[str], *, now: bool = False) -> dict[str, str]:
-    return {row[0]: row[1] for row in tx.rows(KEY_HOLDERS_NOW if now else KEY_HOLDERS, keys=keys)}
+def _holders(tx: Transaction, kind: str, keys: list[str], *, now: bool = False) -> dict[str, str]:
+    found = tx.rows(KEY_HOLDERS_NOW if now else KEY_HOLDERS, keys=keys, kind=kind)
+    return {row[0]: row[1] for row in found}
 
 
-def _replace(tx: Transaction, job: NewJob) -> bool:
+def _replace(tx: Transaction, job: NewJob, holder: str) -> bool:
     """Give the holder of the key the new payload; False if it ended meanwhile."""
     matched = tx.run(
         REPLACE_JOB,
+        id=holder,
         queue=job.queue,
         kind=job.kind,
-        payload=job.payload,
+        payload=handed_over(job.payload, f"payload of {job.kind}", job.id, holder),
         priority=job.priority,
         state=_state(job),
         run_at=job.run_at,
@@ -174,16 +185,16 @@ def _replace(tx: Transaction, job: NewJob) -> bool:
     if matched == 1:
         from stepfast.jobs.dependencies import drop_edges  # few programs replace
 
-        drop_edges(tx, str(job.key))
-        drop_successor(tx, str(job.key))
+        drop_edges(tx, job.kind, str(job.key))
+        drop_successor(tx, job.kind, str(job.key))
     wake_workers(tx, job)
     return matched == 1
 
 
 # --- A job under an id that the caller chose.
 
-KNOWN_JOB = sql("""
-    SELECT id FROM stepfast_job WHERE id = :id UNION ALL SELECT id FROM stepfast_archive WHERE id = :id
+KNOWN_JOBS = sql("""
+    SELECT id, kind FROM stepfast_job WHERE id {any_of:ids} UNION ALL SELECT id, kind FROM stepfast_archive WHERE id {any_of:ids}
 """)
 
 
@@ -196,15 +207,23 @@ def enqueue_with_id(
 ) -> Enqueued:
     """Store a job under an id the caller chose. The same id again is the same job, also long after it ended.
 
-    An id whose key another job holds is not remembered, unless that job was given our payload. With `store`, that stores
+    Ids are those of all kinds: the id of another kind's job is refused, since that job does not do this one's work. An id whose key another job holds is not remembered, unless that job was given our payload. With `store`, that stores
     the job instead of `enqueue`.
     """
     mine = new_id()  # the job's id is the same in all calls, and could not tell which of them came first
-    remembered = remember_key(tx, "id", job.id, mine, keep)
-    if remembered != mine:
-        return report_duplicate(job, job.id, tx.first(KNOWN_JOB, id=remembered) or job.id, "skip")
-    if tx.first(KNOWN_JOB, id=job.id):
-        return report_duplicate(job, job.id, job.id, "skip")
+    remembered = remember_key(tx, "id", job.id, mine, keep, kind=job.kind)
+    candidates = [job.id] if remembered == mine else [remembered, job.id]
+    known = {row[0]: row[1] for row in tx.rows(KNOWN_JOBS, ids=candidates)}
+    if known or remembered != mine:
+        holder = (
+            remembered if remembered in known else job.id
+        )  # another job that was given our payload, or this one
+        kind = known.get(holder) or remembered_kind(tx, "id", job.id)
+        if kind is not None and kind != job.kind:
+            if remembered == mine:
+                release_key(tx, "id", job.id, mine)
+            raise DuplicateIdError(job.id, kind, job.kind)
+        return report_duplicate(tx, job, job.id, holder, "skip")
     try:
         stored = enqueue(tx, job, on_duplicate) if store is None else store(job)
     except StepfastError:
@@ -287,8 +306,8 @@ def enqueue_many(
     if not keys:
         new = tuple.__new__  # what Enqueued(…) does in the end, without its Python
         return [new(Enqueued, (row[0], True, False)) for row in rows]
-    holders = _holders(tx, keys)
-    for key in () if store is not None else keys_with_successor(tx, keys):
+    holders = _holders(tx, like.kind, keys)
+    for key in () if store is not None else keys_with_successor(tx, like.kind, keys):
         holders.pop(key, None)  # `enqueue` finds the one that is first in line
     one_by_one = store or (lambda job: enqueue(tx, job, on_duplicate))
     # In their order: they lock too.
@@ -321,7 +340,7 @@ def _insert_jobs(tx: Transaction, like: NewJob, rows: Sequence[JobRow], *, keyle
         "delay": like.delay + like.head_start,
         "trace": like.trace,
     }
-    if not tx.takes_lists:
+    if not tx.takes_columns:
         tx.run(INSERT_JOBS, **shared, rows=to_json(rows))
         return
     ids, keys, payloads = (list(column) for column in zip(*rows, strict=True))

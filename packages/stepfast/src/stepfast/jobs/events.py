@@ -8,18 +8,18 @@ cancelled, replaced or went on by itself just leaves a row behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stepfast.clock import Duration, duration, micros, new_id
 from stepfast.database.lending import within
 from stepfast.database.statement import sql
-from stepfast.encryption import keyring
-from stepfast.errors import ConfigurationError, ContentionError
+from stepfast.encryption import is_sealed, keyring
+from stepfast.errors import READY_STATE, ConfigurationError, ContentionError
 from stepfast.jobs.keys import remember_key
 from stepfast.jobs.payload import encode
 from stepfast.jobs.wait import arrived_cursor, checked_event
-from stepfast.telemetry import happened
+from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
@@ -60,8 +60,8 @@ LOCK_WAITING_JOB = sql("""
     SELECT cursor_json, queue, {now} FROM stepfast_job
      WHERE id = :id AND fence = :fence AND state = 'scheduled' {for_update}
 """)
-WAKE_JOB = sql("""
-    UPDATE stepfast_job SET state = 'ready', ready_at = {now}, cursor_json = :cursor, updated_at = {now}
+WAKE_JOB = sql(f"""
+    UPDATE stepfast_job SET state = {READY_STATE}, ready_at = {{now}}, cursor_json = :cursor, updated_at = {{now}}
      WHERE id = :id AND fence = :fence AND state = 'scheduled'
 """)
 
@@ -113,25 +113,33 @@ class Sent:
 
 
 def send(
-    tx: Transaction, name: str, payload: str, keep: int, *, event_id: str | None = None, remembered: int = 0
+    tx: Transaction,
+    name: str,
+    payload: str,
+    keep: int,
+    *,
+    event_id: str | None = None,
+    remembered: int = 0,
+    drawn_id: str | None = None,
 ) -> Sent:
     """Give the event to the oldest wait for it, or keep it for `keep` microseconds.
 
-    With an id of the caller's own, the same id again changes nothing for `remembered` microseconds.
+    With an id of the caller's own, the same id again changes nothing for `remembered` microseconds. `drawn_id` is the
+    event's id otherwise.
     """
     if event_id is not None:
         mine = new_id()  # the event's id is the same in all calls, and could not tell which came first
         if remember_key(tx, SCOPE, event_id, mine, remembered) != mine:
             return Sent(event_id, repeated=True)
-    known = event_id or new_id()
+    known = event_id or drawn_id or new_id()
     _lock(tx, name)
     if (job_id := _deliver(tx, name, _Delivery(known, payload))) is not None:
-        happened("event.delivered", job_id=job_id)
+        when_committed(tx, "event.delivered", job_id=job_id)
         return Sent(known, job_id=job_id)
     if keep <= 0:
         return Sent(known)
     tx.run(KEEP_EVENT, name=name, event_id=known, keep=keep, payload=payload)
-    happened("event.kept", keep_s=keep / 1e6)
+    when_committed(tx, "event.kept", keep_s=keep / 1e6)
     return Sent(known, kept=True)
 
 
@@ -142,7 +150,7 @@ def await_event(tx: Transaction, job_id: str, fence: int, name: str, patience: i
         kept, *event = rows[0]
         if _wake(tx, job_id, fence, _Delivery(*event)):
             tx.run(TAKE_EVENT, id=kept)
-            happened("event.delivered", job_id=job_id)
+            when_committed(tx, "event.delivered", job_id=job_id)
             return
     tx.run(ADD_WAIT, name=name, job_id=job_id, fence=fence, patience=patience)
 
@@ -180,7 +188,7 @@ def deliver_kept(tx: Transaction, name: str) -> int:
         if (job_id := _deliver(tx, name, _Delivery(*event))) is None:
             break
         tx.run(TAKE_EVENT, id=kept)
-        happened("event.delivered", job_id=job_id)
+        when_committed(tx, "event.delivered", job_id=job_id)
         delivered += 1
     return delivered
 
@@ -234,6 +242,9 @@ class SendEvent:
     keep: int
     event_id: str | None
     remembered: int = REMEMBERED  # how long the id is remembered, in microseconds
+    drawn_id: str | None = (
+        None  # of an encrypted event without an id of the caller's own: it is sealed for this one
+    )
 
     by_key = True  # each of its statements names its rows
 
@@ -243,14 +254,21 @@ class SendEvent:
     ) -> SendEvent:
         """Check the event where it is asked for, before anything is stored."""
         text = encode(payload, "payload of the event")
-        if encrypted:
-            text = keyring().seal(text, f"event {name}")
         kept = micros(duration(keep, "keep"))
         if kept > FOREVER:
             raise ConfigurationError("keep: an event is kept for 3650 days at most")
         if event_id is not None and not 0 < len(event_id) <= LONGEST_ID:
             raise ConfigurationError(f"id of an event: a text of 1 to {LONGEST_ID} characters")
-        return SendEvent(checked_event(name), text, kept, event_id)
+        event = SendEvent(checked_event(name), text, kept, event_id)
+        return event.sealed_event() if encrypted else event
+
+    def sealed_event(self) -> SendEvent:
+        """The same event, its payload encrypted; unchanged if it already is."""
+        if is_sealed(self.payload):
+            return self
+        drawn = new_id() if self.event_id is None else None
+        payload = keyring().seal(self.payload, f"event {self.name}", self.event_id or drawn)
+        return replace(self, payload=payload, drawn_id=drawn)
 
     @property
     def turn(self) -> tuple[int, str]:
@@ -262,7 +280,13 @@ class SendEvent:
 
     def send(self, tx: Transaction) -> Sent:
         return send(
-            tx, self.name, self.payload, self.keep, event_id=self.event_id, remembered=self.remembered
+            tx,
+            self.name,
+            self.payload,
+            self.keep,
+            event_id=self.event_id,
+            remembered=self.remembered,
+            drawn_id=self.drawn_id,
         )
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from stepfast.config import Size, size
+from stepfast.clock import Duration, duration
+from stepfast.config import Size, is_whole, size
 from stepfast.encryption import MARK, Sealed, keyring, opened
-from stepfast.errors import ConfigurationError, SealedError, UnknownKindError
+from stepfast.errors import ConfigurationError, PlainTextError, SealedError, UnknownKindError
 from stepfast.jobs.payload import encode
+from stepfast.jobs.wait import cursor_in, opened_cursor
 from stepfast.limits.limit import check_together, family_of, limit_id
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from stepfast.encryption import Encryption
+    from stepfast.jobs.lease import Lease
     from stepfast.jobs.payload import Arguments
     from stepfast.jobs.retry import Retry
     from stepfast.limits.limit import Limit
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
 Given = dict[str, Any]  # arguments as they are stored: plain JSON values
 Merge = Literal["update", "append"] | Callable[[Given, Given], Mapping[str, Any]]
 
-NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,119}")
 PRIORITIES: Final = range(-32_768, 32_768)
 
 
@@ -50,27 +52,51 @@ class Kind:
     result_ttl: timedelta | None = None  # how long results are kept; None: as the worker's results_kept says
     time_limit: timedelta | None = None  # of all tries together, if this one's timeout is their end
     isolation: Isolation | None = None  # None: the handler runs in the worker's own process
-    encrypted: bool = False  # payload, cursor and result are stored sealed
+    encrypted: Encryption = False  # payload, cursor and result are stored sealed
     merge: Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]] = (
         merge_update  # two calls in one job
     )
 
-    def stored(self, payload: str) -> str:
+    def stored(self, payload: str, job_id: str) -> str:
         """The payload as it is stored."""
-        return keyring().seal(payload, f"payload of {self.name}") if self.encrypted else payload
+        return keyring().seal(payload, f"payload of {self.name}", job_id) if self.encrypted else payload
 
-    def read(self, payload: str) -> dict[str, Any]:
-        """The arguments of a stored payload, sealed or not, whether this kind is encrypted now or not."""
+    def open(self, stored: str, what: str, job_id: str) -> str:
+        """The text of a stored payload, cursor or result; refused where it is plain and this kind is encrypted."""
+        return opened(stored, f"{what} of {self.name}", job_id, plain=self.encrypted is not True)
+
+    def read(self, lease: Lease) -> dict[str, Any]:
+        """The arguments of a job that was claimed."""
+        payload = lease.payload
         if payload.startswith(MARK):
-            payload = opened(payload, f"payload of {self.name}")
+            payload = self.open(payload, "payload", lease.job_id)
+        if self.encrypted is True:
+            self._refuse_plain(lease)
         return self.arguments.decode(payload)
 
-    def sealed(self, answer: Any, what: str) -> Any:
+    def opened(self, lease: Lease) -> Lease:
+        """The lease with its payload and its cursor decrypted, for a process that has no key."""
+        if self.encrypted is True:
+            self._refuse_plain(lease)
+        if lease.payload.startswith(MARK):
+            lease = lease._replace(payload=self.open(lease.payload, "payload", lease.job_id))
+        if lease.cursor is not None and MARK in lease.cursor:
+            lease = lease._replace(cursor=opened_cursor(lease.cursor, f"cursor of {self.name}", lease.job_id))
+        return lease
+
+    def _refuse_plain(self, lease: Lease) -> None:
+        if not lease.payload.startswith(MARK):
+            raise PlainTextError(f"payload of {self.name}")
+        cursor = cursor_in(lease.cursor)
+        if cursor is not None and cursor != "null" and not cursor.startswith(MARK):
+            raise PlainTextError(f"cursor of {self.name}")
+
+    def sealed(self, answer: Any, what: str, job_id: str) -> Any:
         """A result or a cursor as it is stored, where this kind is encrypted."""
         if not self.encrypted or answer is None:
             return answer
         try:
-            return Sealed(keyring().seal(encode(answer, what), f"{what} of {self.name}"))
+            return Sealed(keyring().seal(encode(answer, what), f"{what} of {self.name}", job_id))
         except ConfigurationError as error:  # the key is gone: a worker that has it may take this step
             raise SealedError(f"{what} of {self.name}", str(error)) from error
 
@@ -138,32 +164,44 @@ class Kinds:
     def find(self, name: str) -> Kind | None:
         return self._kinds.get(name)
 
-    def stored(self, kind: str, payload: str) -> str:
+    def stored(self, kind: str, payload: str, job_id: str) -> str:
         """The payload of such a job as it is stored, as far as this process knows the kind."""
         found = self._kinds.get(kind)
-        return payload if found is None else found.stored(payload)
+        return payload if found is None else found.stored(payload, job_id)
+
+    def open(self, kind: str, stored: str, what: str, job_id: str) -> str:
+        """The text of a stored payload, cursor or result of such a job."""
+        found = self._kinds.get(kind)
+        return (
+            opened(stored, f"{what} of {kind}", job_id) if found is None else found.open(stored, what, job_id)
+        )
 
     def names(self) -> list[str]:
         return sorted(self._kinds)
 
-    def isolated_modules(self) -> list[str]:
-        """The modules of the handlers that run in a process of their own."""
-        return sorted({kind.isolation.module for kind in self._kinds.values() if kind.isolation is not None})
+    def isolated_modules(self, env: tuple[str, ...] | None) -> list[str]:
+        """The modules of the handlers that run in a process with this environment."""
+        isolated = [kind.isolation for kind in self._kinds.values() if kind.isolation is not None]
+        return sorted({it.module for it in isolated if it.env == env})
 
     def queues(self) -> list[str]:
         return sorted({kind.queue for kind in self._kinds.values()})
 
 
-def checked_name(what: str, name: object) -> str:
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+def checked_timeout(given: Duration | None) -> timedelta | None:
+    """How long one step may take; None: for ever."""
+    if given is None:
+        return None
+    timeout = duration(given, "timeout")
+    if not timeout:
         raise ConfigurationError(
-            f"{what} {name!r}: use 1 to 120 letters, digits and . _ : / - (and start with a letter, digit or _)"
+            f"timeout={given!r}: no step can end in no time; give it some, such as '30s', or None for no limit"
         )
-    return name
+    return timeout
 
 
 def checked_priority(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
+    if not is_whole(value) or value not in PRIORITIES:
         raise ConfigurationError(
             f"priority {value!r}: a whole number from -32768 to 32767; higher runs first"
         )
@@ -215,17 +253,23 @@ class Isolation:
     module: str
     name: str  # with dots, as in Reports.monthly
     memory: int | None = None  # bytes
+    env: tuple[str, ...] | None = None  # names of variables that it gets, sorted; None: all
 
 
 def checked_isolation(
-    kind: str, handler: Callable[..., Any], isolation: str | None, memory: Size | None
+    kind: str,
+    handler: Callable[..., Any],
+    isolation: str | None,
+    memory: Size | None,
+    env: Iterable[str] | None = None,
 ) -> Isolation | None:
-    """What `@app.job(isolation=…, memory=…)` means; None: it runs in the worker's own process."""
+    """What `@app.job(isolation=…, memory=…, env=…)` means; None: it runs in the worker's own process."""
     if isolation is None:
-        if memory is not None:
-            raise ConfigurationError(
-                f"job {kind!r}: memory={memory!r} needs a process to limit; add isolation='process'"
-            )
+        for name, given in (("memory", memory), ("env", env)):
+            if given is not None:
+                raise ConfigurationError(
+                    f"job {kind!r}: {name}={given!r:.80} needs a process to limit; add isolation='process'"
+                )
         return None
     if isolation != "process":
         raise ConfigurationError(f"job {kind!r}: isolation={isolation!r}: use 'process', or leave it out")
@@ -236,4 +280,17 @@ def checked_isolation(
             f"job {kind!r}: isolation='process' needs a handler that another process can import; "
             f"{name or handler!r} is none: define it with `def` at the top of a module"
         )
-    return Isolation(module, name, None if memory is None else size(memory, f"job {kind!r}: memory"))
+    most = None if memory is None else size(memory, f"job {kind!r}: memory")
+    return Isolation(module, name, most, _checked_env(kind, env))
+
+
+def _checked_env(kind: str, env: Iterable[str] | None) -> tuple[str, ...] | None:
+    if env is None:
+        return None
+    given: object = env
+    names: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+    if not all(isinstance(it, str) and it and "=" not in it for it in names):
+        raise ConfigurationError(
+            f"job {kind!r}: env: a list of names of variables, such as ['HTTPS_PROXY']; their values are the worker's"
+        )
+    return tuple(sorted(set(names)))

@@ -118,20 +118,28 @@ TAKE_JOBS = sql(
     postgresql="",
 )
 
-PICK_SUSPECT = sql("""
+PICK_SUSPECTS = sql("""
     SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
       FROM stepfast_job
-     WHERE state = 'suspect' AND (:anywhere = 1 OR queue {any_of:queues})
+     WHERE state = 'suspect' AND alone >= :least_alone AND alone <= :most_alone
+       AND (:anywhere = 1 OR queue {any_of:queues})
        AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
      ORDER BY ready_at
-     LIMIT 1
+     LIMIT :limit
     {skip_locked}
 """)
 
-TAKE_SUSPECT = sql("""
+TAKE_SUSPECTS = sql("""
     UPDATE stepfast_job
        SET state = 'leased', owner = :owner, fence = :fence, leased_at = {now}, updated_at = {now}
-     WHERE id = :id AND state = 'suspect'
+     WHERE id {any_of:ids} AND state = 'suspect'
+""")
+
+COUNT_SUSPECTS = sql("""
+    SELECT alone, count(*) FROM stepfast_job
+     WHERE state = 'suspect' AND (:anywhere = 1 OR queue {any_of:queues})
+       AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+     GROUP BY alone
 """)
 
 # Jobs that a broker's message named. They are found by their ids, whatever their time: they are reserved for its worker.
@@ -162,7 +170,7 @@ def claim(
     """
     fence = new_fence()
     asked: dict[str, Any] = {"queue": queue, "limit": limit}
-    if tx.takes_lists:
+    if tx.takes_columns:
         asked |= {"owner": owner, "fence": fence}
     if hint is None:
         rows = tx.rows(PICK_JOBS, **asked)
@@ -190,13 +198,41 @@ def claim_named(tx: Transaction, ids: list[str], owner: int) -> list[Lease]:
 
 
 def claim_suspect(tx: Transaction, owner: int, queues: list[str]) -> Lease | None:
-    """Take one job that was on board when a worker died; the caller runs it alone. No queues means all."""
-    rows = tx.rows(PICK_SUSPECT, queues=queues, anywhere=int(not queues))
+    """Take one suspect, whatever its kind; the caller runs it alone. No queues means all."""
+    found = claim_suspects(tx, owner, queues, 1)
+    return found[0] if found else None
+
+
+def claim_suspects(
+    tx: Transaction, owner: int, queues: list[str], limit: int, *, alone: bool | None = None
+) -> list[Lease]:
+    """Take jobs whose worker died: those that must run `alone`, those that need not, or either (None)."""
+    rows = tx.rows(
+        PICK_SUSPECTS,
+        queues=queues,
+        anywhere=int(not queues),
+        least_alone=int(alone is True),
+        most_alone=int(alone is not False),
+        limit=limit,
+    )
     if not rows:
-        return None
+        return []
     fence = new_fence()
-    tx.run(TAKE_SUSPECT, owner=owner, fence=fence, id=rows[0][0])
-    return Lease._make((*rows[0], fence))
+    tx.run(TAKE_SUSPECTS, owner=owner, fence=fence, ids=[row[0] for row in rows])
+    return [Lease._make((*row, fence)) for row in rows]
+
+
+class WaitingSuspects(NamedTuple):
+    """How many suspects wait for a process."""
+
+    together: int = 0  # they run beside a few others
+    alone: int = 0
+
+
+def waiting_suspects(tx: Transaction, queues: list[str]) -> WaitingSuspects:
+    """The suspects of these queues; no queues means all."""
+    found = {row[0]: row[1] for row in tx.rows(COUNT_SUSPECTS, queues=queues, anywhere=int(not queues))}
+    return WaitingSuspects(int(found.get(0, 0)), int(found.get(1, 0)))
 
 
 def _order(lease: Lease) -> tuple[int, int, str]:

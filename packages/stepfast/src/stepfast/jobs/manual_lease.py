@@ -6,13 +6,12 @@ worker, and a crash is charged to it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepfast.clock import micros, moment, new_fence
-from stepfast.config import WORKER_ID_LENGTH
+from stepfast.config import WORKER_ID_LENGTH, checked_name
 from stepfast.database.statement import sql
-from stepfast.encryption import opened
 from stepfast.errors import ConfigurationError, LeaseLostError
 from stepfast.jobs.commit import commit
 from stepfast.jobs.lease import MANUAL_OWNER, Lease
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from stepfast.database.connection import Transaction
+    from stepfast.jobs.kinds import Kinds
     from stepfast.jobs.retry import Retry
 
 
@@ -62,6 +62,7 @@ class ManualLease:
     lease: Lease
     worker_id: str
     until: datetime
+    kinds: Kinds = field(repr=False, compare=False)  # that this caller knows
 
     @property
     def job_id(self) -> str:
@@ -77,14 +78,19 @@ class ManualLease:
 
     @property
     def payload(self) -> Any:
-        return decode(opened(self.lease.payload, f"payload of {self.kind}"))
+        return decode(self.kinds.open(self.kind, self.lease.payload, "payload", self.job_id))
 
 
-def acquire(tx: Transaction, worker_id: str, duration: timedelta, queue: str) -> ManualLease | None:
+def acquire(
+    tx: Transaction, worker_id: str, duration: timedelta, queue: str, kinds: Kinds
+) -> ManualLease | None:
     """Take the next ready job of `queue`, or nothing."""
+    if not isinstance(worker_id, str):
+        raise ConfigurationError(f"worker_id={worker_id!r:.80}: give a text")
     if not 0 < len(worker_id) <= WORKER_ID_LENGTH:
         raise ConfigurationError(f"worker_id: 1 to {WORKER_ID_LENGTH} characters, not {len(worker_id)}")
-    rows = tx.rows(PICK_BY_HAND, queue=queue)
+    _check_duration(duration)
+    rows = tx.rows(PICK_BY_HAND, queue=checked_name("queue", queue))
     if not rows:
         return None
     fence = new_fence()
@@ -97,15 +103,23 @@ def acquire(tx: Transaction, worker_id: str, duration: timedelta, queue: str) ->
         worker_id=worker_id,
         duration=micros(duration),
     )
-    return ManualLease(lease, worker_id, moment(tx.first(LEASE_UNTIL, id=lease.job_id)))
+    return ManualLease(lease, worker_id, moment(tx.first(LEASE_UNTIL, id=lease.job_id)), kinds)
 
 
 def extend(tx: Transaction, held: ManualLease, duration: timedelta) -> ManualLease:
     """Own the job for `duration` from now; raises `LeaseLostError` unless this lease is still the owner."""
+    _check_duration(duration)
     mine = {"id": held.job_id, "fence": held.lease.fence}
     if tx.run(EXTEND_LEASE, **mine, owner=MANUAL_OWNER, duration=micros(duration)) != 1:
         raise LeaseLostError(held.job_id, held.lease.fence)
-    return ManualLease(held.lease, held.worker_id, moment(tx.first(LEASE_UNTIL, id=held.job_id)))
+    return replace(held, until=moment(tx.first(LEASE_UNTIL, id=held.job_id)))
+
+
+def _check_duration(lease: timedelta) -> None:
+    if not lease:
+        raise ConfigurationError(
+            "lease: it would end before the job is yours; give it some time, such as '5m'"
+        )
 
 
 def release(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, is_dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from stepfast.clock import Duration, duration, micros
 from stepfast.errors import ConfigurationError
@@ -22,6 +22,26 @@ class Effect(Protocol):
     def apply(self, tx: Transaction, /) -> None: ...
 
 
+_DECLARED: Final = "__stepfast_effect__"  # an attribute of what was declared as an effect
+D = TypeVar("D", bound="Callable[..., Any]")
+
+
+def effect(declared: D) -> D:
+    """Declare a function of the transaction, or a dataclass with `apply(tx)`, as an effect that isolated handlers may ask for.
+
+    Their worker applies it, and applies nothing else for them. In the worker's own process effects need no declaration.
+    """
+    if isinstance(declared, type) and not (is_dataclass(declared) and hasattr(declared, "apply")):
+        raise ConfigurationError(f"@effect: {declared.__qualname__} must be a dataclass with apply(tx)")
+    setattr(declared, _DECLARED, declared)
+    return declared
+
+
+def is_declared(it: object) -> bool:
+    """Whether this very function or class was declared as an effect; a subclass was not."""
+    return getattr(it, _DECLARED, None) is it
+
+
 @dataclass(frozen=True)
 class Call:
     """An effect made of a function of the transaction. It may run again after a deadlock: no I/O in it."""
@@ -30,24 +50,6 @@ class Call:
 
     def apply(self, tx: Transaction, /) -> None:
         self.function(tx)
-
-
-def effects_of(outcome: Done | Continue | Snooze | Wait) -> list[Effect]:
-    """The effects of an outcome; a function of the transaction is an effect, too."""
-    given = outcome.effects
-    if callable(given) or hasattr(given, "apply"):
-        given = [given]  # one, without its list
-    return [as_effect(it) for it in given]
-
-
-def as_effect(given: Effect | Callable[[Transaction], object]) -> Effect:
-    if hasattr(given, "apply"):
-        return given
-    if callable(given):
-        return Call(given)
-    raise ConfigurationError(
-        f"an effect is a function of the transaction or has apply(tx), not {given!r:.80}"
-    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""The retry policy, and what an exception means for its step: again, when, or never. Pure: chance is an argument."""
+"""The retry policy, and what an exception means for its step: again, when, or never. Pure: chance is an argument.
+
+`worker/running.py` asks `judge` when a handler has failed, and `jobs/commit.py` writes its answer (`RETRY_JOB`). A job that
+waits for its next try is scheduled, and `Promotion` in `worker/maintenance.py` makes it ready.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,11 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from stepfast.clock import Duration, duration
+from stepfast.config import is_whole
+from stepfast.database.failures import is_outage_of
 from stepfast.errors import (
     ArgumentsError,
     ConfigurationError,
@@ -22,21 +28,30 @@ from stepfast.jobs.outcome import Again, Bury, Stop
 from stepfast.telemetry.masking import without_secrets
 from stepfast.telemetry.sinks import message_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
     """Exponential back-off with jitter: between half and all of `first * factor ** (failures - 1)`."""
 
-    attempts: int = 3
+    attempts: float = 3  # a whole number, or math.inf: for ever
     first: Duration = "1s"
     factor: float = 2.0
     longest: Duration = "15m"
 
     def __post_init__(self) -> None:
+        attempts: object = self.attempts
+        if attempts != math.inf and not is_whole(attempts):
+            raise ConfigurationError(
+                f"Retry(attempts={attempts!r}): a whole number from 1, or math.inf to try for ever"
+            )
         if self.attempts < 1:
             raise ConfigurationError(f"Retry(attempts={self.attempts}): a job is tried at least once")
-        if not 1 <= self.factor < math.inf:
-            raise ConfigurationError(f"Retry(factor={self.factor}): waits must not shrink; use 1 or more")
+        factor: object = self.factor
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < math.inf:
+            raise ConfigurationError(f"Retry(factor={factor!r}): waits must not shrink; use 1 or more")
         duration(self.first, "Retry(first=…)")
         duration(self.longest, "Retry(longest=…)")
 
@@ -52,6 +67,17 @@ class Retry:
         except OverflowError:  # a float ends at 10 ** 308
             ceiling = longest if first else 0.0
         return timedelta(seconds=ceiling * (0.5 + 0.5 * dice))
+
+
+def checked_retry(where: str, given: object) -> Retry | None:
+    """What `retry=` means: a policy, or its number of attempts; None: it was left out."""
+    if given is None or isinstance(given, Retry):
+        return given
+    if is_whole(given):
+        return Retry(attempts=given)
+    raise ConfigurationError(
+        f"{where}: retry={given!r:.80}: give Retry(attempts=5, first='10s'), or just a number of attempts; 1 is no second try"
+    )
 
 
 # --- What an exception means for its step.
@@ -89,6 +115,39 @@ def judge_crash(
     if crashes + 1 >= crash_limit:
         return Bury(f"{text}; it crashed {crashes + 1} times", group, crashed=True)
     return Again(retry.delay(crashes + 1, dice), text, group, charged=False, crashed=True)
+
+
+OUTAGE_DELAY: Final = timedelta(seconds=2)
+OUTAGES_IN_A_ROW: Final = 8  # of one job in one process, while the database takes the writes of others
+MOST_REMEMBERED: Final = 1_000  # jobs
+
+
+class HandlerOutages:
+    """Outages of our own database that handlers meet, by an enqueue or by a transaction: they cost no attempt.
+
+    A handler may also be the cause, for example with a statement that is larger than the server takes. So the outages of
+    one job count as failures once it has met several in a row while the database was there for others.
+    """
+
+    def __init__(self, origin: int, is_well: Callable[[], bool]) -> None:
+        self._origin = origin  # of the database that the worker works on
+        self._is_well = is_well
+        self._in_a_row: dict[str, int] = {}  # by job
+
+    def excused(self, error: BaseException, job_id: str) -> BaseException:
+        """The error of a handler; in place of an outage of our database, an error that costs no attempt."""
+        if not is_outage_of(error, self._origin):
+            self._in_a_row.pop(job_id, None)
+            return error
+        outages = self._in_a_row.pop(job_id, 0) + 1 if self._is_well() else 0
+        if outages >= OUTAGES_IN_A_ROW:
+            return error
+        if len(self._in_a_row) >= MOST_REMEMBERED:
+            self._in_a_row.pop(next(iter(self._in_a_row)), None)
+        self._in_a_row[job_id] = outages
+        excuse = TransientError(f"waits for the database: {error}", delay=OUTAGE_DELAY)
+        excuse.__cause__ = error
+        return excuse
 
 
 def _wait(error: TransientError) -> timedelta:

@@ -31,8 +31,8 @@ ENDED = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)  # rows of stepfast_a
 
 TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     JobState.SCHEDULED: {
-        JobState.READY: "promote, or replace",
-        JobState.SUSPECT: "promote, after crashes",
+        JobState.READY: "promote, retry, an event, or replace",
+        JobState.SUSPECT: "promote or retry, after crashes",
         JobState.WAITING: "replace, after others",
         JobState.CANCELLED: "cancel",
     },
@@ -51,9 +51,9 @@ TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     },
     JobState.LEASED: {
         JobState.LEASED: "continue here",
-        JobState.READY: "continue, give back, or replace",
+        JobState.READY: "continue, give back, retry, snooze, or replace",
         JobState.SCHEDULED: "retry, snooze, or replace for later",
-        JobState.SUSPECT: "rescue",
+        JobState.SUSPECT: "rescue; give back, retry or snooze, after crashes",
         JobState.HELD: "a limit is exhausted",
         JobState.WAITING: "replace, after others",
         JobState.DONE: "commit",
@@ -62,6 +62,7 @@ TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     },
     JobState.HELD: {
         JobState.READY: "the limit has room, the job before it ended, or replace",
+        JobState.SUSPECT: "the limit has room, after crashes",
         JobState.SCHEDULED: "the job before it ended, or replace, for later",
         JobState.WAITING: "replace, after others",
         JobState.CANCELLED: "cancel",

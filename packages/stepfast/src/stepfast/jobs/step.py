@@ -13,12 +13,12 @@ from stepfast.database.statement import sql
 from stepfast.database.upsert import Upsert
 from stepfast.encryption import opened
 from stepfast.errors import ConfigurationError, LeaseLostError, StepCancelled
-from stepfast.jobs.outcome import Effect, as_effect
+from stepfast.jobs.commit import as_effect
 from stepfast.jobs.payload import decode, sendable
 from stepfast.jobs.wait import Event, cursor_in, event_in, waited_for
 from stepfast.telemetry import trace_id_of
 from stepfast.telemetry.events import STEP_FIELDS
-from stepfast.telemetry.masking import HIDDEN, hides, storable, without_rules
+from stepfast.telemetry.masking import HIDDEN, hides, storable, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stepfast.clock import Duration
     from stepfast.database.connection import Transaction, Value
     from stepfast.jobs.lease import Lease
+    from stepfast.jobs.outcome import Effect
     from stepfast.notifications.alert import Severity
 
 
@@ -103,7 +104,7 @@ class Step:
     def cursor(self) -> Any:
         """The cursor that the step before this one answered with; None in the first."""
         found = cursor_in(self._lease.cursor)
-        return None if found is None else decode(opened(found, f"cursor of {self._lease.kind}"))
+        return None if found is None else decode(opened(found, f"cursor of {self._lease.kind}", self.job_id))
 
     @property
     def event(self) -> Event | None:
@@ -177,7 +178,7 @@ class Step:
             Report(
                 self._lease,
                 round(percent),
-                without_rules(str(note))[:LONGEST_NOTE] if note else None,
+                without_secrets(str(note))[:LONGEST_NOTE] if note else None,
                 None,
                 None,
             )
@@ -187,7 +188,7 @@ class Step:
         """Add a line to the job's own log; visible while it runs, kept with the job."""
         self.check()
         self._reports.put(
-            Report(self._lease, None, None, str(level)[:10], without_rules(str(message))[:LONGEST_LOG])
+            Report(self._lease, None, None, str(level)[:10], without_secrets(str(message))[:LONGEST_LOG])
         )
 
     def upsert(self, table: str, rows: Iterable[Mapping[str, Value]], *, key: str | Iterable[str]) -> None:
@@ -270,7 +271,7 @@ class Step:
 
 
 def _cleaned(value: str | float) -> str | float:
-    return without_rules(value) if isinstance(value, str) else value
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 # --- Progress and log lines, written under the fence while the step runs.
@@ -291,16 +292,18 @@ WRITE_LOG = sql("""
 def write_reports(tx: Transaction, reports: Sequence[Report]) -> set[tuple[str, int]]:
     """Write the reports whose fence is still current; returns the jobs and fences that have moved on."""
     lost: set[tuple[str, int]] = set()
+    lines: dict[tuple[str, int], list[dict[str, Value]]] = {}
     latest: dict[tuple[str, int], Report] = {}
     for report in reports:
         held = report.lease.job_id, report.lease.fence
-        mine = {"id": report.lease.job_id, "fence": report.lease.fence}
         if report.message is not None:
             line = {"level": storable(report.level or "info"), "message": storable(report.message)}
-            if tx.run(WRITE_LOG, **mine, **line) != 1:
-                lost.add(held)
+            lines.setdefault(held, []).append({"id": held[0], "fence": held[1], **line})
         else:
-            latest[held] = _newest(latest.get(held), report)
+            latest[held] = newest(latest.get(held), report)
+    for held, rows in lines.items():
+        if tx.run_many(WRITE_LOG, rows) != len(rows):
+            lost.add(held)
     for held, report in latest.items():
         mine = {"id": held[0], "fence": held[1]}
         note = None if report.note is None else storable(report.note)[:LONGEST_NOTE]
@@ -309,7 +312,7 @@ def write_reports(tx: Transaction, reports: Sequence[Report]) -> set[tuple[str, 
     return lost
 
 
-def _newest(before: Report | None, report: Report) -> Report:
+def newest(before: Report | None, report: Report) -> Report:
     """The newest progress alone is written; a note holds until there is another."""
     if before is None or report.note is not None:
         return report

@@ -96,6 +96,18 @@ def has_arrived(stored: str | None) -> bool:
     return stored is not None and stored.startswith(MARK) and _read(stored).wait.event is not None
 
 
+def cursor_and_wait(stored: str | None) -> tuple[str | None, str | None]:
+    """For a report: the cursor, and the name of the event that it waits for, unless that has arrived.
+
+    A cursor that was written by hand, and cannot be read, is returned as it is.
+    """
+    try:
+        waits = waited_for(stored) if not has_arrived(stored) else None
+        return cursor_in(stored), waits
+    except msgspec.MsgspecError:
+        return stored, None
+
+
 def event_in(stored: str | None) -> Event | None:
     """The event that has arrived."""
     if stored is None or not stored.startswith(MARK):
@@ -103,20 +115,33 @@ def event_in(stored: str | None) -> Event | None:
     wait = _read(stored).wait
     if (event := wait.event) is None:
         return None
-    payload = opened(bytes(event.payload).decode(), f"event {wait.name}")
+    payload = opened(bytes(event.payload).decode(), f"event {wait.name}", event.id)
     return Event(wait.name, event.id, decode(payload), moment(event.at))
 
 
-def reencrypt_cursor(stored: str, keys: Keyring, purpose: str) -> str:
+def opened_cursor(stored: str, purpose: str, job_id: str) -> str:
+    """A stored cursor with its encrypted parts decrypted."""
+    if not stored.startswith(MARK):
+        return opened(stored, purpose, job_id)
+    envelope = _read(stored)
+    envelope.cursor = msgspec.Raw(opened(bytes(envelope.cursor).decode(), purpose, job_id).encode())
+    if (event := envelope.wait.event) is not None:
+        payload = opened(bytes(event.payload).decode(), f"event {envelope.wait.name}", event.id)
+        event.payload = msgspec.Raw(payload.encode())
+    return _text(envelope)
+
+
+def reencrypt_cursor(stored: str, keys: Keyring, purpose: str, job_id: str) -> str:
     """A stored cursor, its encrypted parts encrypted with the current key."""
     if not stored.startswith(MARK):
-        return keys.reencrypt(stored, purpose) if is_sealed(stored) else stored
+        return keys.reencrypt(stored, purpose, job_id) if is_sealed(stored) else stored
     envelope = _read(stored)
     cursor = bytes(envelope.cursor).decode()
     if is_sealed(cursor):
-        envelope.cursor = msgspec.Raw(keys.reencrypt(cursor, purpose).encode())
+        envelope.cursor = msgspec.Raw(keys.reencrypt(cursor, purpose, job_id).encode())
     if (event := envelope.wait.event) is not None and is_sealed(payload := bytes(event.payload).decode()):
-        event.payload = msgspec.Raw(keys.reencrypt(payload, f"event {envelope.wait.name}").encode())
+        renewed = keys.reencrypt(payload, f"event {envelope.wait.name}", event.id)
+        event.payload = msgspec.Raw(renewed.encode())
     return _text(envelope)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import Duration, duration, micros
+from stepfast.config import is_whole
 from stepfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,9 +44,10 @@ class Rate:
         _check_count("Rate", self.count)
         if micros(duration(self.per, "Rate(per=…)")) < 1:
             raise ConfigurationError("Rate: per must be longer than nothing")
-        if self.burst is not None and not 1 <= self.burst <= self.count:
+        burst: object = self.burst
+        if burst is not None and not (is_whole(burst) and 1 <= burst <= self.count):
             raise ConfigurationError(
-                f"Rate(burst={self.burst}): between 1 and the count, which is {self.count}"
+                f"Rate(burst={burst!r}): a whole number between 1 and the count, which is {self.count}"
             )
         _check_names(self)
 
@@ -157,7 +159,7 @@ def _text(value: object) -> str:
 
 
 def _check_count(what: str, count: object) -> None:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    if not is_whole(count) or count < 1:
         raise ConfigurationError(f"{what}({count!r}): a whole number from 1")
 
 

@@ -2,7 +2,7 @@
 
 All steps of a claim ask at once, in a short transaction of its own: the rows of its limits are locked in the order of
 their ids, so the next claim sees what was given. A step that finds no room is put aside in state `held`, out of the way of
-the steps behind it. It is released when a slot is freed, or when the time of a rate has come, and asks again when it is
+the steps behind it. It is released when a slot is freed, or when the time of a rate has come (`Promotion` in `worker/maintenance.py`), and asks again when it is
 claimed: nothing is reserved for a job that is cancelled meanwhile. A crash between asking and starting wastes what was
 given; nothing is ever given twice.
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stepfast.clock import micros, new_fence
 from stepfast.database.connection import as_document
 from stepfast.database.statement import sql
-from stepfast.errors import CRASH_GROUP
+from stepfast.errors import READY_STATE
 from stepfast.limits.limit import Limit, arrival_after, is_of, room_in_rate
 from stepfast.limits.limit import limit_id as id_of
 
@@ -69,9 +69,8 @@ class AdmittedSteps:
 
 # --- Admit the steps of a claim.
 
-LOOK_AGAIN: Final = (
-    30_000_000  # microseconds after which a full limit is looked at, even if no slot was freed
-)
+# Microseconds after which a full limit is looked at, even if no slot was freed.
+LOOK_AGAIN: Final = 30_000_000
 
 # Microseconds after a job was held: a step that freed its slot in that very moment has not seen it.
 LOOK_SOON: Final = 1_000_000
@@ -186,7 +185,7 @@ def _write_limits(
 
 def _hold(tx: Transaction, held: Mapping[str, str], fence: int) -> None:
     mine = {"fence": fence, "new_fence": new_fence()}
-    if tx.takes_lists:
+    if tx.takes_columns:
         tx.run(HOLD_JOBS, **mine, ids=list(held), limits=as_document(dict(held)))
     else:
         tx.run(HOLD_JOBS, **mine, rows=as_document(list(held.items())))
@@ -202,11 +201,10 @@ def renumbered(row: LimitRow, limit: Limit, now: int) -> LimitRow:
 
 # --- Release held jobs: when a slot is freed, and when a limit is due.
 
-Declared = Callable[
-    [str, str], list[tuple[str, Limit]] | None
-]  # (kind, queue) → limits; None: not known here
+# The limits of a kind of job in a queue; None: the kind is not known here.
+Declared = Callable[[str, str], list[tuple[str, Limit]] | None]
 
-BATCH: Final = 200  # limits of one sweep
+BATCH: Final = 200  # limits of one look
 
 MOST_AT_ONCE: Final = 1_000  # jobs of one limit in one sweep
 
@@ -226,11 +224,9 @@ HELD_JOBS = sql("""
     {skip_locked}
 """)
 
-# A suspect comes back as one.
 RELEASE_HELD_JOBS = sql(f"""
     UPDATE stepfast_job
-       SET state = CASE WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END,
-           held_by = NULL, updated_at = {{now}}
+       SET state = {READY_STATE}, held_by = NULL, updated_at = {{now}}
      WHERE id {{any_of:ids}} AND state = 'held'
 """)
 
@@ -425,7 +421,7 @@ def lock_limits(tx: Transaction, ids: list[str]) -> dict[str, LimitRow]:
     """The rows of these limits, locked; made first where they are missing."""
     known = _locked(tx, ids)
     if missing := [limit_id for limit_id in ids if limit_id not in known]:
-        if tx.takes_lists:
+        if tx.takes_columns:
             tx.run(ENSURE_LIMITS, ids=missing)
         else:
             tx.run(ENSURE_LIMITS, rows=as_document(missing))
@@ -444,7 +440,7 @@ def write_limits(tx: Transaction, rows: Sequence[LimitRow]) -> None:
     """Write rows that have changed, and are locked."""
     if not rows:
         return
-    if tx.takes_lists:
+    if tx.takes_columns:
         ids, *columns = (list(column) for column in zip(*rows, strict=True))
         tx.run(WRITE_LIMITS, ids=ids, **dict(zip(_COLUMNS[1:], columns, strict=True)))
     else:
@@ -498,7 +494,7 @@ def take_slots(tx: Transaction, slots: Sequence[tuple[str, str]], fence: int) ->
     """Take a slot for each (job, limit)."""
     if not slots:
         return
-    if tx.takes_lists:
+    if tx.takes_columns:
         tx.run(TAKE_SLOTS, jobs=[job for job, _ in slots], limits=[limit for _, limit in slots], fence=fence)
     else:
         tx.run(TAKE_SLOTS, rows=as_document(slots), fence=fence)

@@ -35,7 +35,8 @@ NOT_PUBLIC: Final = tuple(
 )
 NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 LAST_32_BITS: Final = 0xFFFF_FFFF
-_BEFORE_HOST: Final = re.compile(r"[^\s,]+@")
+LONGEST_NAME: Final = 253  # characters of a host, as DNS has it
+_BEFORE_HOST: Final = re.compile(r"(?<![^\s,])[^\s,]+@")
 _NETWORK: Final = re.compile(r"[\[\]0-9a-fA-F.:]+/\d+")
 
 
@@ -55,6 +56,10 @@ class Allowed:
             if text == "*":
                 raise ConfigurationError(
                     "webhook_allow: '*' alone is too much to allow by a slip; write *.internal, or 0.0.0.0/0 and ::/0 for every address"
+                )
+            if len(text) > LONGEST_NAME:
+                raise ConfigurationError(
+                    f"webhook_allow: an entry has {len(text):,} characters; the name of a host has at most {LONGEST_NAME}"
                 )
             try:
                 networks.append(ipaddress.ip_network(text.strip("[]")))

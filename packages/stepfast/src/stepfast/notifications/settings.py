@@ -13,17 +13,16 @@ from datetime import timedelta
 from typing import Any, Final
 
 from stepfast.clock import duration
+from stepfast.config import is_whole, switch
 from stepfast.errors import ConfigurationError
 from stepfast.notifications.addresses import Allowed
 from stepfast.notifications.webhook import UNSIGNED, Secrets
 
 PREFIX: Final = "STEPFAST_"
-ON: Final = frozenset({"1", "on", "true", "yes"})
-OFF: Final = frozenset({"0", "off", "false", "no"})
 SHORTEST_TIMEOUT: Final = timedelta(seconds=1)
 LONGEST_TIMEOUT: Final = timedelta(seconds=30)  # half of the lease under which a destination is served
 # A URL of Apprise may hold commas and spaces of its own: the next one begins where a scheme does.
-_BETWEEN_URLS: Final = re.compile(r"[\s,]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+_BETWEEN_URLS: Final = re.compile(r"(?<![\s,])[\s,]++(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +32,7 @@ class NotificationSettings:
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)  # webhooks are signed with each of them
     webhook_allow: tuple[str, ...] = ()  # hosts and networks inside your walls that webhooks may reach
     webhook_timeout: timedelta = timedelta(seconds=15)  # for one try, from the name to the end of the answer
+    export_folders: tuple[str, ...] = ()  # where exports of feeds are written that this worker does not know
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  # where alerts go: URLs of Apprise
     alert_cooldown: timedelta = timedelta(hours=1)  # how long a cause stays quiet after it was told
     alert_deaths: bool = True  # whether a job that dies raises an alert
@@ -46,17 +46,20 @@ class NotificationSettings:
         for name in ("webhook_timeout", "alert_cooldown", "outbox_age", "outbox_retention"):
             object.__setattr__(self, name, duration(getattr(self, name), name))
         attempts: object = self.outbox_attempts
-        if not isinstance(attempts, int) or isinstance(attempts, bool):
+        if not is_whole(attempts):
             raise ConfigurationError(f"outbox_attempts={attempts!r}: a whole number, please")
         if not 1 <= self.outbox_attempts <= 1_000:  # noqa: PLR2004 - a sane range
             raise ConfigurationError(f"outbox_attempts={self.outbox_attempts}: must lie between 1 and 1000")
         if not SHORTEST_TIMEOUT <= self.webhook_timeout <= LONGEST_TIMEOUT:
             raise ConfigurationError(f"webhook_timeout={self.webhook_timeout}: must lie between 1s and 30s")
-        for name in ("webhook_secrets", "webhook_allow", "alert_urls"):
+        for name in ("webhook_secrets", "webhook_allow", "alert_urls", "export_folders"):
             given = getattr(self, name)
             if isinstance(given, str) or not all(isinstance(it, str) for it in given):
                 raise ConfigurationError(f"{name}: give a list of texts, not one text")
             object.__setattr__(self, name, tuple(given))
+        for folder in self.export_folders:
+            if not folder.startswith("/") or ".." in folder.split("/"):
+                raise ConfigurationError(f"export_folders: {folder!r:.200} is no absolute path of a folder")
         _ = self.secrets, self.allowed  # what cannot be read is refused here, before anything starts
 
     @property
@@ -118,12 +121,6 @@ def _urls(_: str, text: str) -> tuple[str, ...]:
     return tuple(_BETWEEN_URLS.split(text))
 
 
-def _switch(name: str, text: str) -> bool:
-    if text.lower() not in ON | OFF:
-        raise ConfigurationError(f"{name}={text!r}: say on or off")
-    return text.lower() in ON
-
-
 def _number(name: str, text: str) -> int:
     if not text.isdigit():
         raise ConfigurationError(f"{name}={text!r}: a whole number, please")
@@ -138,10 +135,11 @@ _READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "webhook_secrets": _words,
     "webhook_allow": _words,
     "webhook_timeout": _span,
+    "export_folders": _words,
     "alert_urls": _urls,
     "alert_cooldown": _span,
-    "alert_deaths": _switch,
-    "outbox_relay": _switch,
+    "alert_deaths": switch,
+    "outbox_relay": switch,
     "outbox_attempts": _number,
     "outbox_age": _span,
     "outbox_retention": _span,

@@ -48,6 +48,8 @@ class Patience(Enum):
 class Delivered:
     """The receiver has the message."""
 
+    replaced: str | None = None  # of an export: the document that a person had put in its place
+
 
 @dataclass(frozen=True)
 class Failed:
@@ -57,6 +59,9 @@ class Failed:
     patience: Patience = Patience.FULL
     not_before: timedelta | None = None  # the delay that the receiver asked for
     answer: str = ""  # the beginning of the receiver's answer; kept with the message, not logged
+    answered: bool = False  # whether the receiver said something, if only that it does not want it
+    timed_out: bool = False  # whether it did not answer in time; its host may do so to all
+    hidden: str = ""  # of the reason: for operators, and not for alerts, which may leave the house
 
 
 Delivery = Delivered | Failed
@@ -167,9 +172,10 @@ def _post(url: str, headers: dict[str, str], body: bytes, settings: Notification
                 beginning,
             )
     except AddressRefusedError as error:
-        return Failed(str(error), Patience.LITTLE)
+        found = ", ".join(error.addresses)
+        return Failed(str(error), Patience.LITTLE, hidden="" if found == error.host else found)
     except httpcore.TimeoutException as error:
-        return Failed(f"no answer within {total:g} s ({type(error).__name__})")
+        return Failed(f"no answer within {total:g} s ({type(error).__name__})", timed_out=True)
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
         return Failed(f"{type(error).__name__}: {error}"[:LONGEST_EXCERPT])
 
@@ -200,11 +206,15 @@ def judge(status: int, retry_after: str, now: datetime, beginning: bytes = b"") 
             f"HTTP {status}: it points elsewhere, and redirects are not followed; give the final URL",
             Patience.LITTLE,
             answer=answer,
+            answered=True,
         )
     if status == GONE:
-        return Failed("HTTP 410: the receiver wants no more of them", Patience.NONE, answer=answer)
+        return Failed(
+            "HTTP 410: the receiver wants no more of them", Patience.NONE, answer=answer, answered=True
+        )
     patience = Patience.LITTLE if status in REFUSED and status not in MAY_PASS else Patience.FULL
-    return Failed(f"HTTP {status}", patience, not_before=asked_wait(retry_after, now), answer=answer)
+    wait = asked_wait(retry_after, now)
+    return Failed(f"HTTP {status}", patience, not_before=wait, answer=answer, answered=True)
 
 
 def asked_wait(retry_after: str, now: datetime) -> timedelta | None:
@@ -333,7 +343,14 @@ def verify(
     away = abs((time.time() if now is None else now) - int(stamp))
     if away > tolerance.total_seconds():
         raise SignatureError(f"it was signed {away:.0f} s away from now; at most {tolerance} are accepted")
-    content = body.encode() if isinstance(body, str) else body
+    try:
+        content = body.encode() if isinstance(body, str) else body
+        message_id.encode()
+        given.encode()
+    except UnicodeEncodeError:
+        raise SignatureError(
+            "the body or a header holds half a character (a lone surrogate), which was never signed"
+        ) from None
     keys = [key_of(it) for it in ([secrets] if isinstance(secrets, str) else secrets)]
     expected = sign(keys, message_id, int(stamp), content).split()
     # Every pair is compared, whatever the others said: the time taken tells nothing.

@@ -87,7 +87,10 @@ class Brokers:
         self._lock = threading.Lock()
 
     def send(self, messages: Sequence[DueMessage]) -> Delivery:
-        """Send messages for one address in one call. Never raises."""
+        """Send messages for one address in one call. Never raises.
+
+        The caller has checked that this process may send there: `worker/permissions.py`.
+        """
         address = messages[0].address
         url, queue = broker_and_queue(address)
         try:

@@ -8,15 +8,16 @@ repetitions are left out. The head of a line that failed holds up the others unt
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import micros, new_fence
 from stepfast.database.statement import sql
+from stepfast.database.stored import stored_fields
 from stepfast.errors import DestinationLostError
 from stepfast.notifications.webhook import Failed, Patience
+from stepfast.outbox.hosts import OF_A_HOST, DueDestination
 from stepfast.outbox.messages import BROKER, as_shown
 from stepfast.telemetry import trace_id_of
 
@@ -36,11 +37,24 @@ FACTOR: Final = 3.0
 LONGEST: Final = timedelta(hours=6)
 WAITS: Final = timedelta(seconds=30)  # for a worker whose settings can send it
 FEW: Final = 5  # tries where the receiver says no
+WAITS_FOR_HOST: Final = "waits for its host:"  # how the error of a message begins that was not tried itself
 
-# Destinations whose head is due and that no relay serves. A loose index scan, one probe per line; MariaDB has none that
-# depends on a value: it walks along the index (5 ms for 20,000 messages, where the same recursion takes 250).
+# Destinations whose head is due and that no relay serves: of each host the first ones, and so many whose head failed
+# before and so many others, so that neither many URLs of one host nor many that fail hide the rest. A host is the
+# destination without its hash, for webhooks. A loose index scan, one probe per line; MariaDB has none that depends on a
+# value: it walks along the index (5 ms for 20,000 messages, where the same recursion takes 250).
 _UNSERVED = """
     NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = head.destination AND d.leased_until > {now})
+"""
+_HOST = """
+    CASE WHEN substr(head.destination, 1, 8) = 'webhook:' AND length(head.destination) > 33
+         THEN substr(head.destination, 1, length(head.destination) - 25) ELSE head.destination END
+"""
+_FIRST_OF_EACH_SHARE = """
+    SELECT destination, failed
+      FROM (SELECT destination, due_at, failed, row_number() OVER (PARTITION BY failed ORDER BY due_at) AS share_place
+              FROM {ranked} WHERE host_place <= :of_a_host) shares
+     WHERE share_place <= :limit ORDER BY due_at
 """
 DUE_DESTINATIONS = sql(
     f"""
@@ -55,16 +69,26 @@ DUE_DESTINATIONS = sql(
                (SELECT o.due_at FROM stepfast_outbox o
                  WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
           FROM named WHERE named.destination IS NOT NULL
+    ), ranked (destination, due_at, failed, host_place) AS (
+        SELECT head.destination, head.due_at,
+               CASE WHEN (SELECT o.last_error FROM stepfast_outbox o
+                           WHERE o.state = 'waiting' AND o.destination = head.destination ORDER BY o.seq LIMIT 1)
+                         IS NULL THEN 0 ELSE 1 END,
+               row_number() OVER (PARTITION BY {_HOST} ORDER BY head.due_at)
+          FROM head WHERE head.due_at <= {{now}} AND {_UNSERVED}
     )
-    SELECT destination FROM head WHERE due_at <= {{now}} AND {_UNSERVED} ORDER BY due_at LIMIT :limit
+    {_FIRST_OF_EACH_SHARE.format(ranked="ranked")}
     """,
-    mariadb=f"""
-    SELECT head.destination
-      FROM (SELECT destination, min(seq) AS seq FROM stepfast_outbox FORCE INDEX (stepfast_outbox_waiting)
-             WHERE state = 'waiting' GROUP BY destination) head
-      JOIN stepfast_outbox o ON o.seq = head.seq
-     WHERE o.due_at <= {{now}} AND {_UNSERVED} ORDER BY o.due_at LIMIT :limit
-    """,
+    mariadb=_FIRST_OF_EACH_SHARE.format(
+        ranked=f"""(
+            SELECT head.destination, o.due_at, CASE WHEN o.last_error IS NULL THEN 0 ELSE 1 END AS failed,
+                   row_number() OVER (PARTITION BY {_HOST} ORDER BY o.due_at) AS host_place
+              FROM (SELECT destination, min(seq) AS seq FROM stepfast_outbox FORCE INDEX (stepfast_outbox_waiting)
+                     WHERE state = 'waiting' GROUP BY destination) head
+              JOIN stepfast_outbox o ON o.seq = head.seq
+             WHERE o.due_at <= {{now}} AND {_UNSERVED}) ranked
+        """
+    ),
 )
 
 ADD_DESTINATION = sql("INSERT INTO stepfast_destination (id) VALUES (:id) {keep_existing}")
@@ -121,6 +145,19 @@ BURY_MESSAGE = sql("""
 """)
 
 
+# The messages to one host, which lie beside each other in the index; those to its other ports may be among them.
+HOST_MESSAGES = sql("""
+    SELECT id FROM stepfast_outbox
+     WHERE state = 'waiting' AND destination >= :first AND destination < :behind AND due_at < {now} + :soon
+     ORDER BY destination, seq LIMIT :limit {skip_locked}
+""")
+# A message that failed itself keeps its error.
+POSTPONE_MESSAGES = sql("""
+    UPDATE stepfast_outbox SET due_at = {now} + :delay, last_error = COALESCE(last_error, :error)
+     WHERE id {any_of:ids} AND state = 'waiting'
+""")
+
+
 @dataclass(frozen=True)
 class ServedDestination:
     """A destination that a relay has leased."""
@@ -143,6 +180,7 @@ class DueMessage:
     job_id: str | None
     attempts: int  # tries before this one
     age: timedelta  # of its current life
+    late: timedelta = timedelta(0)  # for how long it has been due
 
     @property
     def is_hint(self) -> bool:
@@ -161,9 +199,10 @@ class DueMessage:
         }
 
 
-def due_destinations(tx: Transaction, limit: int) -> list[str]:
-    """Destinations with a message that is due, and without a relay."""
-    return [str(row[0]) for row in tx.rows(DUE_DESTINATIONS, limit=limit)]
+def due_destinations(tx: Transaction, limit: int, of_a_host: int = OF_A_HOST) -> list[DueDestination]:
+    """Destinations with a message that is due, and without a relay: `limit` whose first message failed, and `limit` others."""
+    rows = tx.rows(DUE_DESTINATIONS, limit=limit, of_a_host=of_a_host)
+    return [DueDestination(str(destination), bool(failed)) for destination, failed in rows]
 
 
 def take_destinations(tx: Transaction, destinations: Sequence[str]) -> list[ServedDestination]:
@@ -203,23 +242,24 @@ def _due(line: Sequence[Sequence[Any]]) -> list[DueMessage]:
     for *facts, late in line:
         if late < 0:
             break
-        found.append(_outgoing(*facts))
+        found.append(_outgoing(*facts, late))
     return found
 
 
 def _outgoing(*row: Any) -> DueMessage:
-    message_id, channel, destination, address, body, headers, trace, job_id, attempts, age = row
+    message_id, channel, destination, address, body, headers, trace, job_id, attempts, age, late = row
     return DueMessage(
         message_id,
         channel,
         destination,
         address,
         body,
-        {} if headers is None else json.loads(headers),
+        {} if headers is None else stored_fields(headers),
         trace,
         job_id,
         attempts,
         timedelta(microseconds=int(age)),
+        timedelta(microseconds=int(late)),
     )
 
 
@@ -258,6 +298,20 @@ def record_death(tx: Transaction, served: ServedDestination, message_id: str, er
     """Record that a message was given up until an operator retries it; those behind it go on."""
     _hold(tx, served)
     tx.run(BURY_MESSAGE, id=message_id, error=error[:LONGEST_ERROR])
+
+
+def postpone_host(tx: Transaction, host: str, delay: timedelta, limit: int) -> int:
+    """Let one batch of a host's messages wait for so long; returns how many. No try is counted, and their order stays.
+
+    No fence is needed: it changes when a message is tried next, and a relay that is trying one records that as before.
+    """
+    wait = micros(delay)
+    # Those that were postponed a moment ago are not found again.
+    found = tx.rows(HOST_MESSAGES, first=f"{host}:", behind=f"{host};", soon=wait // 2, limit=limit)
+    error = f"{WAITS_FOR_HOST} {host.partition(':')[2]} did not answer in time, so all messages to it wait for a while"
+    if ids := [row[0] for row in found]:
+        tx.run(POSTPONE_MESSAGES, ids=ids, delay=wait, error=error)
+    return len(found)
 
 
 def release_destination(tx: Transaction, served: ServedDestination) -> None:

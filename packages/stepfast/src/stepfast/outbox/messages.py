@@ -22,6 +22,7 @@ from stepfast.database.wakeup import OUTBOX
 from stepfast.errors import ArgumentsError
 from stepfast.notifications.webhook import LARGEST_BODY, problem_of, shown
 from stepfast.telemetry import current_trace
+from stepfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
@@ -174,7 +175,7 @@ def destination_of(channel: str, name: str, address: str) -> str:
 
 def as_shown(channel: str, address: str) -> str:
     """An address as it may be listed."""
-    return shown(address) if channel == WEBHOOK else address
+    return without_secrets(shown(address) if channel == WEBHOOK else address)
 
 
 def _envelope(kind: object, data: str) -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from stepfast.clock import moment
 from stepfast.database.statement import sql
+from stepfast.database.stored import stored_state
 from stepfast.encryption import opened
 from stepfast.errors import (
     JobCancelledError,
@@ -46,7 +47,8 @@ NO_RESULT: Final = (Continue, Snooze, Wait, Reject)  # answers after which the j
 class ResultReader:
     """Reads the results of one kind. Without a return annotation that says more, they stay plain JSON values."""
 
-    def __init__(self, returns: Any = Any) -> None:
+    def __init__(self, returns: Any = Any, *, plain: bool = True) -> None:
+        self._plain = plain  # whether a result in plain text is read
         try:
             self._decoder = msgspec.json.Decoder(returns, dec_hook=from_builtin)
         except (TypeError, RuntimeError):  # a type that JSON cannot be read into: the values stay plain
@@ -57,7 +59,7 @@ class ResultReader:
         if stored is None:
             return None
         try:
-            return self._decoder.decode(opened(stored, f"result of {kind}"))
+            return self._decoder.decode(opened(stored, f"result of {kind}", job_id, plain=self._plain))
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
             raise ResultTypeError(job_id, kind, str(error)) from error
 
@@ -68,12 +70,12 @@ PLAIN_READER: Final = ResultReader()
 def reader_of(kinds: Kinds, kind: str) -> ResultReader:
     """The reader of this kind's results; those of an unknown kind stay plain JSON values."""
     found = kinds.find(kind)
-    return PLAIN_READER if found is None else _reader(found.handler)
+    return PLAIN_READER if found is None else _reader(found.handler, found.encrypted is not True)
 
 
 @lru_cache(maxsize=1_024)
-def _reader(handler: Callable[..., Any]) -> ResultReader:
-    return ResultReader(return_type(handler))
+def _reader(handler: Callable[..., Any], plain: bool) -> ResultReader:  # noqa: FBT001 - a key of the cache
+    return ResultReader(return_type(handler), plain=plain)
 
 
 def return_type(handler: Callable[..., Any]) -> Any:
@@ -181,7 +183,7 @@ def _outcome(row: Any, reading: ResultReader) -> JobOutcome[Any]:
     return JobOutcome(
         id=id_,
         kind=kind,
-        state=JobState(state),
+        state=stored_state(JobState, state),
         attempts=attempts,
         step=step,
         progress=progress,

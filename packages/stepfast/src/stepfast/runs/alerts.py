@@ -129,10 +129,27 @@ def run_stalled(tx: Transaction, run: Run, still_for: timedelta, why: str) -> No
             "Run stalled",
             f"Run ID: {run.id}\n"
             f"Feed: {run.feed}\n"
-            f"State: {run.at.value}, without a movement for {spoken(still_for)}\n"
+            f"State: {run.phase.value}, without a movement for {spoken(still_for)}\n"
             f"Why: {why}\n"
             f"Action: see what it waits for with: stepfast runs show {run.id}",
             severity="warning",
+        ),
+    )
+
+
+def run_held(tx: Transaction, run: Run, reason: str) -> bool:
+    """A person has to do something before rows of the run can be mapped. Raised at most once an hour; returns whether now."""
+    return _raise_once_an_hour(
+        tx,
+        alert(
+            f"run:{run.id}:held",
+            "Run held",
+            f"Run ID: {run.id}\n"
+            f"Feed: {run.feed}\n"
+            f"Reason: {reason}\n"
+            "Until then none of its rows are written; no attempts are spent, and it goes on by itself\n"
+            "Watermark NOT advanced\n"
+            f"Action: see it with: stepfast runs show {run.id}",
         ),
     )
 

@@ -3,7 +3,7 @@
 Every step that may ask the source goes through the breaker of its feed:
 
     breaker = Breaker(declared, database)  # one per feed and process
-    return await breaker.guard(step, Waiter("partition", partition_id), read_page(step, …))
+    return await breaker.guard(step, Waiter("partition", row_id), read_page(step, …))
 
 A step that meets a throttle, an outage or a refusal answers Snooze, and its commit pauses the feed: twice as long each
 time, or as long as the source asks. Steps that begin during the pause wait as well. When the pause is over one of them,
@@ -28,22 +28,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
 
 from stepfast.clock import duration, micros, moment, spoken
 from stepfast.coroutines import StartedCoroutine
+from stepfast.database.failures import is_outage_of
 from stepfast.database.statement import sql
 from stepfast.errors import (
     AuthError,
     ConfigurationError,
-    ContentionError,
     DatabaseError,
     StepfastError,
     ThrottledError,
     TransientError,
-    UnreachableError,
 )
 from stepfast.jobs.outcome import Outcome, Reject, Snooze
 from stepfast.jobs.retry import describe
 from stepfast.runs import alerts
 from stepfast.runs.run import FeedRow, find_feed, lock_feed
-from stepfast.telemetry import happened
+from stepfast.telemetry import happened, when_committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -83,16 +82,21 @@ class Breaker:
                 return await self._wait(row, step, waiter, delay)
             try:
                 outcome = await self._in_time(work)
-            except (UnreachableError, ContentionError):
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever the source or the feed raised is judged
+            except Exception as error:
+                if self._is_own_outage(error):
+                    raise
                 return await self._met(row, step, waiter, error)
-        except (UnreachableError, ContentionError) as error:
+        except DatabaseError as error:
+            if not self._is_own_outage(error):
+                raise
             # Our own database, or too few connections to it: the source is not to blame, and no attempt is spent.
             raise TransientError(f"waits for the database: {error}", delay=DATABASE_DELAY) from error
         finally:
             work.close()  # it was perhaps never begun
         return self._recovered(row, outcome)
+
+    def _is_own_outage(self, error: Exception) -> bool:
+        return is_outage_of(error, self._database().origin)
 
     async def _in_time(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
         """A source that answers at once needs no timer, which would take longer than the rest of this."""
@@ -189,7 +193,6 @@ class Breaker:
         # A step that found itself stale has nothing to write, and has not asked the source.
         if not row.troubles or isinstance(outcome, Snooze | Reject) or not outcome.effects:
             return outcome
-        happened("source.recovered", feed=self._declared.name, troubles=row.troubles)
         return replace(outcome, effects=[*outcome.effects, EndPause(row)])
 
 
@@ -346,12 +349,14 @@ class EndPause:
     row: FeedRow
 
     def apply(self, tx: Transaction, /) -> None:
-        tx.run(
+        ended = tx.run(
             END_PAUSE,
             feed=self.row.feed,
             troubles=self.row.troubles,
             paused_until=self.row.paused_until,
         )
+        if ended == 1:
+            when_committed(tx, "source.recovered", feed=self.row.feed, troubles=self.row.troubles)
 
 
 def mark_waiting(tx: Transaction, waiter: Waiter, reason: str) -> None:

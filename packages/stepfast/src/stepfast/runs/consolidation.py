@@ -7,28 +7,33 @@ read a batch, map it, and write it in their commit. The last shard of a round lo
 wait again; if so there is another round, if not the run is finished. A short batch ends its shard, and says
 nothing about the run.
 
+`target.py` maps a batch and writes it, `raw_rows.py` has the rows that wait, and `lifecycle.py` begins the first round and
+ends the last.
+
 All rows of the feed are taken, whichever run observed them: a run that was cancelled may have observed an item last.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stepfast.database.database import persist
 from stepfast.database.statement import sql
 from stepfast.database.tables import blurred
 from stepfast.database.upsert import SortedRows
-from stepfast.errors import ConfigurationError, NotFoundError, TransientError
-from stepfast.jobs.outcome import Continue, Done, Outcome, Reject
+from stepfast.errors import ConfigurationError, DatabaseError, HeldError, NotFoundError, TransientError
+from stepfast.jobs.outcome import Continue, Done, Outcome, Reject, Snooze
 from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read at run time
 from stepfast.runs import alerts
 from stepfast.runs.lifecycle import round_ended, shard_id, stop_if_overspent
 from stepfast.runs.quarantine import items_with_open_entries
 from stepfast.runs.raw_rows import IdSpan, divide_pending, next_lot_to_remap, read_pending
-from stepfast.runs.run import Run, RunState, enqueue_jobs, find_run, lock_run, new_job
+from stepfast.runs.run import Run, RunState, enqueue_jobs, find_run, lock_run, new_job, report_start
 from stepfast.runs.target import Applied, TargetWrite, map_rows, target_columns
-from stepfast.telemetry import happened
+from stepfast.telemetry import when_committed
 from stepfast.threads import in_own_thread
 
 if TYPE_CHECKING:
@@ -43,6 +48,35 @@ if TYPE_CHECKING:
 
 
 STALE_JOB = "this run is no longer consolidated by this job"
+LONGEST_REASON = 1_000
+
+# What a shard does now, in the words of the operators' documents: the note of its job, so that `runs show` can tell. A
+# batch is mapped in its step, and upserted and marked in its commit.
+VALIDATING: Final = "validating"  # of a whole round, before it has shards
+LOADING_RULES: Final = "loading rules"  # with the feed's mapping(), before the first batch
+UPSERTING: Final = "upserting and marking"
+
+NOTE_PHASE = sql("UPDATE stepfast_job SET progress_note = :phase WHERE id = :id AND fence = :fence")
+NOTE_NEXT_PHASE = sql("UPDATE stepfast_job SET progress_note = :phase WHERE id = :id")
+
+
+@dataclass(frozen=True)
+class ShardPhase:
+    """The phase of the shard that one step works on."""
+
+    database: Database
+    job_id: str
+    fence: int
+    is_first: bool  # batch of the shard; later ones find the note of the commit before them
+
+    def note(self, phase: str) -> None:
+        """Write down what the step does from here on. A database that refuses that is met by the commit, too."""
+        with suppress(DatabaseError):
+            persist(
+                self.database,
+                lambda tx: tx.run(NOTE_PHASE, id=self.job_id, fence=self.fence, phase=phase),
+                tries=1,
+            )
 
 
 class RunRound(NamedTuple):
@@ -75,19 +109,24 @@ class ConsolidateJob:
         wanted = RunRound(run_id, epoch, round)
         try:
             if shard is None or until is None:
-                return await asyncio.to_thread(self._divide, wanted, step.cursor)
+                return await asyncio.to_thread(self._divide, wanted, step.cursor, step.number)
             span = IdSpan(step.cursor if step.cursor is not None else after, until)
-            return await in_own_thread(self._take_batch, wanted, span)
+            phase = ShardPhase(self._database(), step.job_id, step.fence, is_first=step.number == 0)
+            return await in_own_thread(self._take_batch, wanted, span, phase)
+        except HeldError as held:
+            return Snooze(held.delay or 0, effects=[HoldRun(wanted, str(held))])
         except (NotFoundError, ConfigurationError) as error:  # trying again would mend neither
             return Reject(str(error))
 
-    def _divide(self, wanted: RunRound, after: str | None) -> Outcome:
+    def _divide(self, wanted: RunRound, after: str | None, number: int) -> Outcome:
         declared = self._declared
         with self._database().reading() as tx:
             run = _run_in_round(tx, wanted)
             if run is None:
                 return Done(STALE_JOB)
             if run.kind == "remap" and run.rounds == 0:
+                if number == 0:  # of a run that is not planned this is the beginning
+                    report_start(run)
                 lot = next_lot_to_remap(tx, run, after)
                 if lot is not None:
                     return Continue(lot.until, effects=[lot])
@@ -95,9 +134,11 @@ class ConsolidateJob:
             alike = items_alike(tx, declared) if spans and run.kind == "full" and run.rounds == 0 else None
         return Done({"shards": len(spans)}, effects=[BeginRound(declared, run, spans, alike)])
 
-    def _take_batch(self, wanted: RunRound, span: IdSpan) -> Outcome:
+    def _take_batch(self, wanted: RunRound, span: IdSpan, phase: ShardPhase) -> Outcome:
         """Read the next rows of a shard and map them; they are written in the step's commit."""
         declared, database = self._declared, self._database()
+        if phase.is_first:
+            phase.note(LOADING_RULES)
         with database.reading() as tx:
             run = _run_in_round(tx, wanted)
             if run is None:
@@ -107,6 +148,8 @@ class ConsolidateJob:
             columns = target_columns(tx, declared) if ids else {}
             to_row = declared.feed.mapping(tx, run.id)
             entries = items_with_open_entries(tx, declared.name, ids[0], ids[-1]) if ids else set()
+        if phase.is_first:
+            phase.note(declared.mapping_phase)
         write = TargetWrite(
             declared=declared,
             run_id=run.id,
@@ -116,7 +159,8 @@ class ConsolidateJob:
             compares=run.kind == "verify" and not declared.stores,
         )
         ends = len(ids) < declared.batch or ids[-1] == span.until
-        effects = [BatchCommit(write, run, ends=ends)]
+        effects = [BatchCommit(write, run, ends=ends, job_id=phase.job_id)]
+        phase.note(UPSERTING)
         if ends:
             return Done("nothing is left in this range", effects=effects)
         return Continue(ids[-1], effects=effects)
@@ -125,7 +169,7 @@ class ConsolidateJob:
 def _run_in_round(tx: Transaction, wanted: RunRound) -> Run | None:
     """The run, if it is being consolidated and this is its round."""
     run = find_run(tx, wanted.run_id)
-    return run if run.at is RunState.APPLYING and (run.epoch, run.rounds) == wanted[1:] else None
+    return run if run.phase is RunState.APPLYING and (run.epoch, run.rounds) == wanted[1:] else None
 
 
 def _sorted(declared: Declaration, batch: MappedBatch, dialect: Dialect) -> MappedBatch:
@@ -161,6 +205,7 @@ class BeginRound:
         if begun != 1:
             raise _moved_on(run)
         run = lock_run(tx, run.id)
+        when_committed(tx, "consolidation.started", run, round=run.rounds, shards=len(self.spans))
         if self.alike is not None:
             alerts.items_collide(tx, run, self.alike)
         if self.spans:
@@ -184,7 +229,7 @@ class BeginRound:
 COUNT_BATCH = sql("""
     UPDATE stepfast_run
        SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
-           shards = shards - :ended, updated_at = {now}
+           shards = shards - :ended, reason = NULL, updated_at = {now}
      WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
 """)
 
@@ -196,6 +241,7 @@ class BatchCommit:
     write: TargetWrite
     run: Run  # as the step saw it
     ends: bool
+    job_id: str
 
     @property
     def by_key(self) -> bool:
@@ -206,8 +252,10 @@ class BatchCommit:
         run, declared = self.run, self.write.declared
         done = self.write.apply(tx)
         self._count(tx, done)
+        if not self.ends:
+            tx.run(NOTE_NEXT_PHASE, id=self.job_id, phase=declared.mapping_phase)
         if done.refused:
-            happened("rows.quarantined", feed=declared.name, run_id=run.id, rows=done.refused)
+            when_committed(tx, "rows.quarantined", run, rows=done.refused)
         if done.refused or self.ends:
             now = lock_run(tx, run.id)
             if not stop_if_overspent(tx, declared, now) and now.shards == 0:
@@ -227,6 +275,31 @@ class BatchCommit:
         )
         if counted != 1:
             raise _moved_on(run)
+
+
+# A feed cannot map rows before a person has done something: the run is held. The next batch that is written clears the reason.
+
+HOLD_RUN = sql("""
+    UPDATE stepfast_run SET reason = :reason, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
+""")
+
+
+@dataclass(frozen=True)
+class HoldRun:
+    """Stores what the run is held for, and raises an alert, once an hour."""
+
+    wanted: RunRound
+    reason: str
+
+    def apply(self, tx: Transaction, /) -> None:
+        run_id, epoch, round_ = self.wanted
+        reason = self.reason[:LONGEST_REASON]
+        if tx.run(HOLD_RUN, id=run_id, epoch=epoch, round=round_, reason=reason) != 1:
+            return
+        run = find_run(tx, run_id)
+        if alerts.run_held(tx, run, reason):
+            when_committed(tx, "run.held", run, note=reason)
 
 
 def _moved_on(run: Run) -> TransientError:

@@ -11,8 +11,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import Duration, duration
+from stepfast.config import checked_name, is_whole
 from stepfast.errors import ConfigurationError
-from stepfast.jobs.kinds import checked_name, checked_priority, is_async
+from stepfast.jobs.kinds import checked_priority, is_async
 from stepfast.limits.limit import Limit, checked_limits
 from stepfast.outbox.exports import problem_of_export
 from stepfast.runs.feed import Feed, Sweep
@@ -77,6 +78,7 @@ class Declaration:
     settle: timedelta
     ahead_at_most: timedelta
     queue: str
+    price_dimension: str
     priority: int
     limits: tuple[Limit, ...]
     timeout: timedelta
@@ -96,6 +98,7 @@ class Declaration:
     feed_column: str | None  # None: all rows of the target are of this feed
     stale: str | None
     stores: bool  # whether the feed has a store() of its own
+    mapping_phase: str
     mapper_version: str
     volatile: tuple[str, ...]
     sweep: Sweep | None
@@ -156,6 +159,7 @@ def _declared(feed: Feed) -> Declaration:
         settle=duration(feed.settle, "settle"),
         ahead_at_most=checked_span("ahead_at_most", feed.ahead_at_most),
         queue=checked_name("queue", feed.queue),
+        price_dimension=checked_name("price_dimension", feed.price_dimension),
         priority=checked_priority(feed.priority),
         limits=_limits(name, feed.limits),
         timeout=checked_span("timeout", feed.timeout),
@@ -172,6 +176,7 @@ def _declared(feed: Feed) -> Declaration:
         else checked_identifier("feed_column", feed.feed_column, COLUMN),
         stale=None if feed.stale is None else checked_identifier("stale", feed.stale, COLUMN),
         stores=writes(feed, "store"),
+        mapping_phase=checked_version("mapping_phase", feed.mapping_phase),
         mapper_version=checked_version("mapper_version", feed.mapper_version),
         volatile=checked_fields("volatile", feed.volatile),
         sweep=_sweep(feed.sweep),
@@ -289,13 +294,13 @@ def _export(given: str | None) -> str | None:
 
 
 def checked_number(name: str, value: object, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+    if not is_whole(value) or not 1 <= value <= most:
         raise ConfigurationError(f"{name}={value!r}: a whole number from 1 to {most:,}")
     return value
 
 
 def checked_count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not is_whole(value) or value < 0:
         raise ConfigurationError(f"{name}={value!r}: a number of rows, or None for any")
     return value
 

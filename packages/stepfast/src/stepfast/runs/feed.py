@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import Duration, duration, utc
+from stepfast.config import is_whole
 from stepfast.database.upsert import BulkUpsert
 from stepfast.errors import AnswerError, ConfigurationError
 from stepfast.runs.paging.paginators import Offset, Paging
@@ -63,9 +64,10 @@ class Feed:
 
     queue: str = "default"  # where the jobs of its runs wait
     transport: str | Broker | None = None  # a broker that announces them: "service-bus://"; None: as the app
+    price_dimension: str = "price"  # whose bounds messages of a broker carry as minPrice and maxPrice
     priority: int = 0
     limits: Sequence[Limit] = ()  # for everything that asks the source: Rate(25, per="1s")
-    timeout: Duration = "2m"  # of one request to the source, with its commit
+    timeout: Duration = "55s"  # of one request to the source, with its commit
 
     wait_at_most: Duration = "24h"  # how long a partition or a plan waits for a source in trouble
     stall_after: Duration = "30m"  # a run that nothing has moved for so long is stalled; an alert is raised
@@ -75,7 +77,7 @@ class Feed:
     attempts_consolidation: int = 3
     shards: int = 5  # consolidations at a time
     batch: int = 2_000  # raw rows of one consolidation step
-    chunk: int = 100  # target rows of one statement
+    chunk: int = 100  # target rows of one statement; on SQLite up to ten chunks are one
     error_budget: float = 0.05  # the share of a run's rows that may end in quarantine
     error_limit: int | None = None  # and how many, whatever the share; None: any number
 
@@ -84,6 +86,7 @@ class Feed:
     item_column: str | None = None  # of the target: the item's identity; None: the key, if that is one column
     feed_column: str | None = None  # of the target: the feed of a row, where several write into one table
     stale: str | None = None  # of the target: since when a row's newest version is in quarantine
+    mapping_phase: str = "mapping"  # what `runs show` calls the phase in which rows are mapped
     mapper_version: str = "1"  # change it with map(), so that quarantined rows can be told apart
     volatile: Sequence[str] = ()  # fields of an item that change without meaning anything
 
@@ -118,10 +121,16 @@ class Feed:
         BulkUpsert(self.table or self.name, key, rows, self.chunk).apply(tx)
 
     def started(self, tx: Transaction, run_id: str, /) -> None:
-        """A run begins with this transaction: keep here what must stay the same to its end. Raising refuses the run."""
+        """A run begins with this transaction: keep here what must stay the same to its end.
+
+        Raising refuses the run. With HeldError it begins, and an alert says what it will be held for.
+        """
 
     def mapping(self, tx: Transaction, run_id: str | None, /) -> Callable[[Any], Row]:
-        """The map() of a batch of this run, which `tx` may look something up for. None: rows are tried again without a run."""
+        """The map() of a batch of this run, which `tx` may look something up for. None: rows are tried again without a run.
+
+        HeldError holds the run until this succeeds.
+        """
         return self.map
 
     def published(self, tx: Transaction, run_id: str, /) -> None:
@@ -197,7 +206,7 @@ def _is_column(value: object) -> bool:
 
 
 def _is_strikes(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_STRIKES
+    return is_whole(value) and 1 <= value <= MOST_STRIKES
 
 
 def _is_share(value: object) -> bool:
@@ -205,4 +214,4 @@ def _is_share(value: object) -> bool:
 
 
 def _is_most(value: object) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+    return value is None or (is_whole(value) and value >= 0)

@@ -1,15 +1,15 @@
 """The life of a run: what ends each of its states, and what begins the next. The functions stand in this order.
 
     planning ── plan.FanOut ──► fetching        every partition has a job of its own, which reads its pages
-                                   │            partition_ended: in the commit of its last page
+                                   │            partition_ended: in the commit of its last page, or by the watchdog if its job gave up
                                    │            end_fetching: by the partition that ends last; failed, if one failed
                                    ▼
                                 applying        begin_consolidation: one round, divided into shards (consolidation.py)
                                    │            round_ended: by the last shard; another round while raw rows wait
-                                   │            finish: failed_quality, published_partial (forced), or on
+                                   │            finish: failed_quality, published_partial (forced), or goes on
                                    ▼
                                 sweeping        begin_sweep: only if the run shows which rows are gone (sweep.py)
-                                   │
+                                   │            sweep.EndSweep: by its last step
                                    ▼
                                 completed       complete: state, watermark and debts change in one transaction
 
@@ -29,11 +29,11 @@ from stepfast.runs import alerts
 from stepfast.runs.debts import close_covered_debts, covers, open_debts
 from stepfast.runs.feed import Sweep
 from stepfast.runs.messages import announce_consolidation
+from stepfast.runs.partition import PartitionState
 from stepfast.runs.quarantine import refused_rows, sample_refusals
 from stepfast.runs.raw_rows import any_pending
 from stepfast.runs.run import (
     FIND_ACTIVE_RUN,
-    PartitionState,
     RunState,
     already_active,
     end_run,
@@ -48,7 +48,7 @@ from stepfast.runs.run import (
 from stepfast.runs.sweep_rows import SweepState, is_held, keep_first_state
 from stepfast.runs.target import target_column
 from stepfast.runs.watermark import advance_watermark
-from stepfast.telemetry import happened
+from stepfast.telemetry import when_committed
 from stepfast.telemetry.masking import without_data
 
 if TYPE_CHECKING:
@@ -73,26 +73,73 @@ COUNT_OPEN_PARTITIONS = sql(
 )
 
 
-def partition_ended(
-    tx: Transaction,
-    declared: Declaration,
-    run_id: str,
-    how: PartitionState,
-    *,
-    seen: int = 0,
-    rejected: int = 0,
-) -> None:
-    """Count the end of a partition, and end the fetching if it was the last. The caller has moved the partition's row."""
+# Partitions of a run of which each end is logged; of a larger run one line stands for a fiftieth of its partitions.
+MOST_LOGGED: Final = 50
+
+
+def partition_ended(tx: Transaction, declared: Declaration, partition: Partition, error: str | None) -> None:
+    """Count the end of a partition, and end the fetching if it was the last.
+
+    The caller has moved the partition's row; `partition` is as it is now.
+    """
+    how = partition.state
     tx.run(
         COUNT_ENDED_PARTITION,
-        id=run_id,
+        id=partition.run_id,
         completed=int(how in (PartitionState.DONE, PartitionState.DONE_UNVERIFIED)),
         failed=int(how is PartitionState.FAILED),
         unverified=int(how is PartitionState.DONE_UNVERIFIED),
-        seen=seen,
-        rejected=rejected,
+        seen=partition.seen,
+        rejected=partition.rejected,
     )
-    end_fetching(tx, declared, run_id)
+    run = lock_run(tx, partition.run_id)
+    _report_partition(tx, run, partition, error)
+    _end_fetching(tx, declared, run)
+
+
+def _report_partition(tx: Transaction, run: Run, partition: Partition, error: str | None) -> None:
+    ended = run.completed + run.failed
+    if partition.state is PartitionState.FAILED:
+        when_committed(
+            tx,
+            "partition.failed",
+            run,
+            partition_id=partition.public_id,
+            range=partition.name,
+            error=error,
+            rows=partition.seen,
+            requests=partition.requests,
+            ended=ended,
+            partitions=run.partitions,
+        )
+    elif run.partitions <= MOST_LOGGED:
+        when_committed(
+            tx,
+            "partition.ended",
+            run,
+            partition_id=partition.public_id,
+            range=partition.name,
+            state=partition.state.value,
+            rows=partition.seen,
+            requests=partition.requests,
+            ended=ended,
+            partitions=run.partitions,
+        )
+    if run.partitions > MOST_LOGGED and is_another_share(ended, run.partitions):
+        when_committed(
+            tx,
+            "partitions.ended",
+            run,
+            ended=ended,
+            failed=run.failed,
+            partitions=run.partitions,
+            rows=run.seen,
+        )
+
+
+def is_another_share(ended: int, partitions: int) -> bool:
+    """Whether the end of one more partition completes another fiftieth of all. Pure."""
+    return ended * MOST_LOGGED // partitions > (ended - 1) * MOST_LOGGED // partitions
 
 
 def end_fetching(tx: Transaction, declared: Declaration, run_id: str) -> None:
@@ -100,18 +147,21 @@ def end_fetching(tx: Transaction, declared: Declaration, run_id: str) -> None:
 
     The run's row is locked first: of two partitions that end at the same time, the second one sees the first.
     """
-    run = lock_run(tx, run_id)
-    if run.at is not RunState.FETCHING or tx.first(COUNT_OPEN_PARTITIONS, id=run_id):
+    _end_fetching(tx, declared, lock_run(tx, run_id))
+
+
+def _end_fetching(tx: Transaction, declared: Declaration, run: Run) -> None:
+    if run.phase is not RunState.FETCHING or tx.first(COUNT_OPEN_PARTITIONS, id=run.id):
         return
     if run.state is RunState.STALLED:
         move_run(tx, run, RunState.FETCHING)
-        run = find_run(tx, run_id)
-    tx.run(END_FETCHING, id=run_id)
+        run = find_run(tx, run.id)
+    tx.run(END_FETCHING, id=run.id)
     if run.failed:
         if end_run(tx, run, RunState.FAILED, f"{run.failed} of {run.partitions} partitions failed"):
             alerts.consolidation_skipped(tx, run)
     elif move_run(tx, run, RunState.APPLYING):
-        begin_consolidation(tx, declared, find_run(tx, run_id))
+        begin_consolidation(tx, declared, find_run(tx, run.id))
 
 
 # A consolidation is made of rounds.
@@ -197,11 +247,12 @@ def finish(tx: Transaction, declared: Declaration, run: Run) -> None:
     if stop_if_overspent(tx, declared, run):
         return
     tx.run(END_APPLYING, id=run.id)
+    when_committed(
+        tx, "consolidation.ended", run, rounds=run.rounds, applied=run.applied, quarantined=run.quarantined
+    )
     declared.feed.published(tx, run.id)
     if run.forced:
-        end_run(
-            tx, run, RunState.PUBLISHED_PARTIAL, "forced: what was read is published, the watermark stays"
-        )
+        _publish_in_part(tx, run)
     elif may_sweep(declared, run):
         run = _unstalled(tx, run)
         if move_run(tx, run, RunState.SWEEPING):
@@ -210,11 +261,27 @@ def finish(tx: Transaction, declared: Declaration, run: Run) -> None:
         complete(tx, declared, run)
 
 
+def _publish_in_part(tx: Transaction, run: Run) -> None:
+    note = "forced: what was read is published, the watermark stays"
+    if end_run(tx, run, RunState.PUBLISHED_PARTIAL, note):
+        when_committed(
+            tx,
+            "run.published",
+            run,
+            partitions=run.partitions,
+            completed=run.completed,
+            failed=run.failed,
+            rows=run.seen,
+            applied=run.applied,
+            quarantined=run.quarantined,
+        )
+
+
 def _unstalled(tx: Transaction, run: Run) -> Run:
     """A stalled run that has come so far is not stalled any more."""
     if run.state is not RunState.STALLED:
         return run
-    move_run(tx, run, run.at)
+    move_run(tx, run, run.phase)
     return find_run(tx, run.id)
 
 
@@ -270,18 +337,32 @@ def complete(tx: Transaction, declared: Declaration, run: Run) -> None:
         raise StateError(f"run {run.id} is no longer {run.state}; nothing was completed")
     if run.scope == "complete" and not run.unverified and not run.failed:
         close_covered_debts(tx, run)
-    if run.at is RunState.SWEEPING:
+    if run.phase is RunState.SWEEPING:
         declared.feed.published(tx, run.id)
     watermark = advance_watermark(tx, declared, run)
     tx.run(COMPLETE_RUN, id=run.id, watermark=watermark)
-    happened("run.completed", feed=run.feed, run_id=run.id)
+    ended = find_run(tx, run.id)
+    when_committed(
+        tx,
+        "run.completed",
+        ended,
+        run_kind=ended.kind,
+        partitions=ended.partitions,
+        completed=ended.completed,
+        unverified=ended.unverified,
+        rows=ended.seen,
+        applied=ended.applied,
+        quarantined=ended.quarantined,
+        gone=ended.gone,
+        took_s=((ended.ended_at or ended.updated_at) - ended.started_at) / 1e6,
+    )
 
 
 def job_died(tx: Transaction, run: Run, error: str) -> bool:
     """Fail a run whose planning, consolidation or sweep gave up, and raise an alert. The caller holds the run's row."""
     if run.ended_at is not None:
         return False
-    match run.at:
+    match run.phase:
         case RunState.PLANNING:
             what, raise_alert = "planning", alerts.planning_failed
         case RunState.APPLYING:
@@ -305,7 +386,7 @@ def advice(run: Run) -> str:  # noqa: PLR0911 - one sentence for each state
         case RunState.STALLED:
             return f"nothing has moved it for a while; let it go on with: stepfast runs resume {run.id}"
         case RunState.PLANNING | RunState.FETCHING | RunState.APPLYING | RunState.SWEEPING:
-            return f"it goes on by itself; watch it with: stepfast runs watch {run.id}"
+            return f"workers move it on; see what it waits for with: stepfast runs show {run.id}"
         case RunState.CANCELLED:
             return f"let it go on with: stepfast runs resume {run.id}"
         case RunState.FAILED_QUALITY:
@@ -333,9 +414,9 @@ def advice_for_failed_consolidation(run: Run) -> str:
     )
 
 
-def why_not_retried(partition: Partition) -> str:
-    """Why a partition is not read again, and what to do instead."""
-    where = f"partition-{partition.number} ({partition.name}) is {partition.state}"
+def why_not_retried(partition: Partition, reader: str | None) -> str:
+    """Why a partition is not read again, and what to do instead; `reader`: what the job of an open one does."""
+    where = f"{partition.description} is {partition.state}"
     match partition.state:
         case PartitionState.DONE_UNVERIFIED:
             return f"{where}: it was read to its end; read it anew with --from-start"
@@ -344,7 +425,7 @@ def why_not_retried(partition: Partition) -> str:
         case PartitionState.DONE:
             return f"{where}: it was read, and shown to be complete"
         case _:
-            return f"{where}: it is being read"
+            return f"{where}: {reader or 'a job reads it'}; cancel this job and begin the partition anew with --from-start"
 
 
 def refuse_active_run(tx: Transaction, feed: str) -> None:

@@ -26,8 +26,10 @@ from stepfast.database.statement import sql
 from stepfast.jobs.payload import to_json
 from stepfast.outbox.broker import broker_message
 from stepfast.outbox.messages import Message, stage_many
+from stepfast.runs.partition import PartitionState, partition_id
 from stepfast.runs.partitioning.ranges import Bounds
-from stepfast.runs.run import PartitionState, RunState
+from stepfast.runs.run import RunState
+from stepfast.transports.body import json_inside
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
@@ -45,7 +47,7 @@ WORK_ITEM: Final = "WORK_ITEM"
 CONSOLIDATE: Final = "CONSOLIDATE"
 WORK_DONE: Final = "WORK_DONE"
 DONE_LIVES_FOR: Final = timedelta(hours=1)
-PRICE: Final = "price"
+PRICE: Final = "price"  # a dimension of this name is told by minPrice and maxPrice alone
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def announce_consolidation(tx: Transaction, declared: Declaration, run: Run, job
     body = {
         "type": CONSOLIDATE,
         "runId": run.id,
-        "traceId": trace_id(run),
+        "traceId": run.trace_id,
         "force": bool(run.forced),
         "schemaVersion": SCHEMA_VERSION,
         "epoch": run.epoch,
@@ -108,11 +110,11 @@ def announce_end(
     broker = declared.broker
     if broker is None or broker.work_done is None:
         return
-    name, failed = partition_id(partition.number), partition.state is PartitionState.FAILED
+    name, failed = partition.public_id, partition.state is PartitionState.FAILED
     body: dict[str, Any] = {
         "type": WORK_DONE,
         "runId": run.id,
-        "traceId": trace_id(run),
+        "traceId": run.trace_id,
         "partitionId": name,
         "recordsProcessed": partition.seen,
         "status": "failed" if failed else "completed",
@@ -144,9 +146,9 @@ def work_item(broker: Broker, declared: Declaration, run: Run, page: NextPage) -
     body: dict[str, Any] = {
         "type": WORK_ITEM,
         "runId": run.id,
-        "traceId": trace_id(run),
+        "traceId": run.trace_id,
         "partitionId": name,
-        **_range(page.range),
+        **_range(page.range, declared.price_dimension),
         "totalRecords": page.total,
         "offset": page.offset,
         "limit": limit,
@@ -167,22 +169,13 @@ def work_item(broker: Broker, declared: Declaration, run: Run, page: NextPage) -
     )
 
 
-def partition_id(number: int) -> str:
-    """The name of a partition, as operators and the views know it."""
-    return f"partition-{number}"
-
-
-def trace_id(run: Run) -> str:
-    return run.id if run.trace is None else run.trace.split("-")[1]
-
-
-def _range(part: Range) -> dict[str, Any]:
-    """A range of prices in the fields of the first system; any other range as it is stored."""
+def _range(part: Range, price: str) -> dict[str, Any]:
+    """A range of prices in the fields of the first system; any other range, and other prices, also as they are stored."""
     stored = part.to_json()
     named: dict[str, Any] = {}
-    prices = dict(part.parts).get(PRICE)
+    prices = dict(part.parts).get(price)
     if isinstance(prices, Bounds):
-        named = {"minPrice": stored[PRICE]["from"], "maxPrice": stored[PRICE]["to"]}
+        named = {"minPrice": stored[price]["from"], "maxPrice": stored[price]["to"]}
     return named if set(stored) <= {PRICE} and named else {**named, "range": stored}
 
 
@@ -190,6 +183,7 @@ def _range(part: Range) -> dict[str, Any]:
 
 LONGEST_ID: Final = 128
 LONGEST_NUMBER: Final = 9  # digits
+LARGEST_HINT: Final = 64 * 1024  # characters of a message that is read at all; ours have a few hundred
 
 
 @dataclass(frozen=True)
@@ -223,10 +217,14 @@ class UnreadableHint:
     subject: str = ""
 
 
-def read_hint(body: str) -> Hint | UnreadableHint:
-    """Read a message, or say why it cannot be read. Unknown fields are ignored."""
+def read_hint(body: str) -> Hint | UnreadableHint:  # noqa: PLR0911 - one line per problem
+    """Read a message, whatever its JSON is wrapped in, or say why it cannot be read. Unknown fields are ignored."""
+    if len(body) > LARGEST_HINT:
+        return UnreadableHint(
+            "TooLarge", f"it has {len(body):,} characters, at most {LARGEST_HINT:,} are read"
+        )
     try:
-        fields = msgspec.json.decode(body)
+        fields = msgspec.json.decode(json_inside(body))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return UnreadableHint("InvalidJson", str(error))
     if not isinstance(fields, dict):
@@ -384,7 +382,9 @@ def _of_partition(hint: WorkItemHint, partition: Sequence[Any]) -> HintVerdict:
     if hint.epoch is not None and hint.epoch != epoch:
         return StaleHint(f"it is of epoch {hint.epoch}, the partition is in {epoch}")
     if hint.offset is not None and hint.offset != offset:
-        return StaleHint(f"it is for row {hint.offset}, the partition goes on at {offset}")
+        return StaleHint(
+            f"Offset mismatch, skipping duplicate: it is for row {hint.offset}, the partition goes on at {offset}"
+        )
     return NamedJob(job_id)
 
 

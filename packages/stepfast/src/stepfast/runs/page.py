@@ -10,21 +10,22 @@ nothing, the partition was restarted, cancelled or read by another job: everythi
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import msgspec
 
 from stepfast.clock import instant
+from stepfast.coroutines import answer_of
 from stepfast.database.statement import sql
 from stepfast.errors import AnswerError, CursorExpiredError, TransientError
 from stepfast.jobs.outcome import Continue, Done, Outcome, Reject, ReservedContinue
 from stepfast.jobs.payload import is_finite
 from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read at run time
 from stepfast.runs.breaker import Waiter
-from stepfast.runs.calls import answer_of, look_up
 from stepfast.runs.debts import close_debt, count_try, open_debt
 from stepfast.runs.feed import Page
 from stepfast.runs.lifecycle import end_fetching, partition_ended
@@ -51,8 +52,10 @@ from stepfast.runs.partition import (
     ADVANCE_PARTITION,
     PARTITION_COLUMNS,
     Partition,
+    PartitionState,
     end_partition,
     read_partition,
+    require_partition_transition,
 )
 from stepfast.runs.partitioning.contract import outgrown, pieces_of
 from stepfast.runs.plan import WantedPartition, count_next, fan_out
@@ -69,15 +72,7 @@ from stepfast.runs.raw_rows import (
     remember_seen,
     seen_parameters,
 )
-from stepfast.runs.run import (
-    RUN_COLUMNS,
-    PartitionState,
-    Run,
-    RunState,
-    lock_run,
-    read_run,
-    require_transition,
-)
+from stepfast.runs.run import RUN_COLUMNS, Run, RunState, lock_run, read_run
 from stepfast.telemetry.masking import storable
 
 if TYPE_CHECKING:
@@ -88,6 +83,8 @@ if TYPE_CHECKING:
     from stepfast.runs.breaker import Breaker
     from stepfast.runs.declaration import Declaration
     from stepfast.runs.partitioning.contract import Frontier, Planned
+
+T = TypeVar("T")
 
 
 class PageJob:
@@ -100,22 +97,20 @@ class PageJob:
         self._positions = PagePositions()
         self._repeats = RepeatedRows()
 
-    async def read(self, step: Step, partition_id: str, epoch: int) -> Outcome:
-        """One step, unless the feed is paused."""
-        return await self._breaker.guard(
-            step, Waiter("partition", partition_id), self._read(step, partition_id, epoch)
-        )
+    async def read(self, step: Step, row_id: str, epoch: int) -> Outcome:
+        """One step for the partition of this row, unless the feed is paused."""
+        return await self._breaker.guard(step, Waiter("partition", row_id), self._read(step, row_id, epoch))
 
-    async def _read(self, step: Step, partition_id: str, epoch: int) -> Outcome:  # noqa: PLR0911 - each is an end
+    async def _read(self, step: Step, row_id: str, epoch: int) -> Outcome:  # noqa: PLR0911 - each is an end
         """Ask the source for what the partition needs next, and answer with what is to be written."""
         declared, database = self._declared, self._database()
-        position = await self._positions.find(step, database, partition_id, epoch)
+        position = await self._positions.find(step, database, row_id, epoch)
         if position is None:
-            return Reject(f"there is no partition {partition_id}")
+            return Reject(f"there is no partition in row {row_id}")
         if not position.may_go_on(epoch):
             return Done("this partition is no longer read by this job")
         run, partition = position.run, position.partition
-        step.annotate(run_id=run.id, partition_id=partition.name)
+        step.annotate(run_id=run.id, partition_id=partition.public_id)
         if partition.frontier is not None:
             return await divide(database, declared, run, partition, troubled=step.attempt > 1)
         state = _page_state(declared, partition)
@@ -126,8 +121,8 @@ class PageJob:
         if outgrows(declared, partition, asked.request, asked.answer):
             return await divide(database, declared, run, partition, admitted=0)
         commit = _commit_of(step, declared, position, state, asked, decision, repeats)
-        if commit.target is not PartitionState.RUNNING:
-            return Done({"partition": commit.target.value, "note": decision.note}, effects=[commit])
+        if commit.next_state is not PartitionState.RUNNING:
+            return Done({"partition": commit.next_state.value, "note": decision.note}, effects=[commit])
         cursor = self._positions.keep(step, position.moved(commit.moved))
         if declared.broker is None:
             return Continue(cursor, effects=[commit])
@@ -172,9 +167,8 @@ def _page_state(declared: Declaration, partition: Partition) -> PageState:
 # page's own commit finds out; then the step is tried again, and looks.
 
 MOST_POSITIONS: Final = 1_000  # chains that went on elsewhere are forgotten in the end
-MOST_REPEATING: Final = (
-    3  # partitions with repeated rows, after which all of the feed are expected to have them
-)
+# Partitions with repeated rows, after which all of the feed are expected to have them.
+MOST_REPEATING: Final = 3
 _PARTITION_COLUMNS: Final = len(PARTITION_COLUMNS.split(","))
 
 # One look for all that a step needs to know.
@@ -197,7 +191,9 @@ class PagePosition:
     looked_at: float  # on the clock of this process, just afterwards
 
     def may_go_on(self, epoch: int) -> bool:
-        return self.partition.is_open and self.partition.epoch == epoch and self.run.at is RunState.FETCHING
+        return (
+            self.partition.is_open and self.partition.epoch == epoch and self.run.phase is RunState.FETCHING
+        )
 
     def moved(self, partition: Partition) -> PagePosition:
         """The position with the partition as it is after a commit."""
@@ -222,10 +218,8 @@ class PagePositions:
             del self._kept[next(iter(self._kept))]
         return position.partition.seq, step.fence
 
-    async def find(
-        self, step: Step, database: Database, partition_id: str, epoch: int
-    ) -> PagePosition | None:
-        fence, position = self._kept.pop(partition_id, (0, None))
+    async def find(self, step: Step, database: Database, row_id: str, epoch: int) -> PagePosition | None:
+        fence, position = self._kept.pop(row_id, (0, None))
         if (
             position is not None
             and was_written_by(fence, position, step)
@@ -233,7 +227,14 @@ class PagePositions:
             and database.shift is None  # a test's clock may stand still, or jump
         ):
             return position
-        return await look_up(database, _find_position, partition_id)
+        return await look_up(database, _find_position, row_id)
+
+
+async def look_up(database: Database, look: Callable[..., T], *arguments: Any) -> T:
+    """What `look` reads in our own database: on another thread, except that SQLite's file is read faster than that."""
+    if database.dialect.name == "sqlite":
+        return look(database, *arguments)
+    return await asyncio.to_thread(look, database, *arguments)
 
 
 def was_written_by(fence: int, position: PagePosition, step: Step) -> bool:
@@ -241,9 +242,9 @@ def was_written_by(fence: int, position: PagePosition, step: Step) -> bool:
     return bool(step.cursor == [position.partition.seq, fence])
 
 
-def _find_position(database: Database, partition_id: str) -> PagePosition | None:
+def _find_position(database: Database, row_id: str) -> PagePosition | None:
     with database.looking() as tx:
-        found = tx.rows(FIND_POSITION, id=partition_id)
+        found = tx.rows(FIND_POSITION, id=row_id)
     return _read_position(*found[0]) if found else None
 
 
@@ -258,12 +259,12 @@ class RepeatedRows:
     def __init__(self) -> None:
         self._partitions: set[str] = set()
 
-    def add(self, partition_id: str) -> None:
-        self._partitions.add(partition_id)
+    def add(self, row_id: str) -> None:
+        self._partitions.add(row_id)
 
-    def expected(self, partition_id: str) -> bool:
+    def expected(self, row_id: str) -> bool:
         """Whether rows may come again: in this partition, or because they did in several others of the feed."""
-        return len(self._partitions) >= MOST_REPEATING or partition_id in self._partitions
+        return len(self._partitions) >= MOST_REPEATING or row_id in self._partitions
 
 
 # The request, and its answer.
@@ -314,9 +315,9 @@ async def _with_known_rows(database: Database, partition: Partition, asked: Aske
     return replace(asked, answer=replace(asked.answer, seen=seen))
 
 
-def _known_rows(database: Database, partition_id: str, ids: list[str]) -> dict[str, int]:
+def _known_rows(database: Database, row_id: str, ids: list[str]) -> dict[str, int]:
     with database.looking() as tx:
-        return already_seen(tx, partition_id, ids)
+        return already_seen(tx, row_id, ids)
 
 
 def _check_token(token: Any) -> None:
@@ -337,6 +338,12 @@ NO_IDENTITY: Final = "no identity"
 NOT_STORABLE: Final = "not storable"  # what is kept of such a row is not what the source gave
 HALF_CHARACTER: Final = "the row or its id holds half a character (a lone surrogate), which no database takes"
 NO_NUMBER: Final = "the row holds NaN or an infinity, which JSON has no word for"
+NO_ROW: Final = "the source gave null in place of a row"
+LONGEST_REPR: Final = 1_000
+SMALLEST, LARGEST = -(2**63), 2**64 - 1  # of whole numbers that all readers of JSON take
+
+
+HOLE: Final = f"?{observed('', None).content_hash}"  # the entry of all rows that are null
 
 
 def observe_page(
@@ -353,7 +360,8 @@ def observe_page(
             unfit[item_id] = found
     if unfit:
         page = page.without(unfit)
-    refused = {row.item_id: row for row in (_refused(declared, item) for item in page.unidentified)}
+    unusable = page.unidentified + [UnidentifiedItem(None, NO_ROW)] * min(page.holes, 1)
+    refused = {row.item_id: row for row in (_refused(declared, item) for item in unusable)}
     return page, kept, list(refused.values())
 
 
@@ -363,6 +371,8 @@ def _observed(item_id: str, item: Any, volatile: Collection[str]) -> Observation
         observation = observed(item_id, item, volatile)
     except UnicodeEncodeError:
         return HALF_CHARACTER
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return f"the row holds a value that has no form in JSON ({storable(str(error))})"
     if "null" in observation.payload and not is_finite(
         item if isinstance(item, dict) else msgspec.to_builtins(item)
     ):  # they would become null, and be lost
@@ -375,7 +385,7 @@ def _refused(declared: Declaration, unidentified: UnidentifiedItem) -> RefusedRo
     observation = _observed("", unidentified.item, declared.volatile)
     altered = isinstance(observation, str) or unidentified.reason == HALF_CHARACTER
     if isinstance(observation, str):
-        observation = observed("", _spelled_out(msgspec.to_builtins(unidentified.item)), declared.volatile)
+        observation = observed("", _spelled_out_row(unidentified.item), declared.volatile)
     return RefusedRow(
         item_id=f"?{observation.content_hash}",
         stage="identify",
@@ -387,19 +397,51 @@ def _refused(declared: Declaration, unidentified: UnidentifiedItem) -> RefusedRo
     )
 
 
-def _spelled_out(value: Any) -> Any:
-    """The value with every part that cannot be stored replaced by a text that says what it was."""
+def _spelled_out_row(item: Any) -> Any:
+    """The row with every part that cannot be stored replaced by a text that says what it was."""
+    try:
+        return _spelled_out(item)
+    except RecursionError:  # too deep, or it holds itself
+        return f"({type(item).__name__}, too deep to be shown)"
+
+
+def _spelled_out(value: Any) -> Any:  # noqa: PLR0911 - one line per type
     match value:
         case str():
             return storable(value)
         case float():
             return value if is_finite(value) else str(value)
+        case bool() | None:
+            return value
+        case int():
+            return (
+                value if SMALLEST <= value <= LARGEST else f"(a whole number of {value.bit_length():,} bits)"
+            )
         case dict():
-            return {_spelled_out(name): _spelled_out(part) for name, part in value.items()}
+            return {_spelled_out_name(name): _spelled_out(part) for name, part in value.items()}
         case list() | tuple() | set() | frozenset():
             return [_spelled_out(part) for part in value]
         case _:
-            return value
+            return _spelled_out_object(value)
+
+
+def _spelled_out_name(name: Any) -> str:
+    found = _spelled_out(name)
+    return found if isinstance(found, str) else str(found)
+
+
+def _spelled_out_object(value: Any) -> Any:
+    """A date, a dataclass and the like as JSON has them; any other object as Python shows it."""
+    try:
+        found = msgspec.to_builtins(value)
+        if type(found) is not type(value):
+            return _spelled_out(found)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    try:
+        return storable(repr(value)[:LONGEST_REPR])
+    except Exception:  # noqa: BLE001 - somebody else's __repr__
+        return f"({type(value).__name__})"
 
 
 # The commit.
@@ -419,7 +461,7 @@ class PageCommit:
     declared: Declaration
     run: Run
     partition: Partition  # as the step saw it
-    target: PartitionState
+    next_state: PartitionState
     state: PageState  # where the pages stand after it
     request_offset: int | None  # None: a count
     got: int
@@ -434,9 +476,8 @@ class PageCommit:
     observed_at: int
     observations: Sequence[Observation] = ()
     refused: Sequence[RefusedRow] = ()
-    repeats: RepeatedRows | None = (
-        None  # None: known rows were looked up; else none is expected, and one is noted
-    )
+    # None: known rows were looked up; else none is expected, and one is noted.
+    repeats: RepeatedRows | None = None
 
     by_key: ClassVar[bool] = True  # each of its statements names its rows, or inserts
 
@@ -445,11 +486,12 @@ class PageCommit:
         """The partition as it is after the commit."""
         was = self.partition
         return was.moved(
-            state=self.target,
+            state=self.next_state,
             seq=was.seq + 1,
             paging=self._paging,
             seen=was.seen + self.fresh,
             rejected=was.rejected + self.rejected,
+            requests=was.requests + 1,
         )
 
     def apply(self, tx: Transaction, /) -> None:
@@ -459,7 +501,7 @@ class PageCommit:
     def apply_together(tx: Transaction, pages: Sequence[PageCommit]) -> None:
         """Write the pages of several partitions. If that fails, each of them is written alone."""
         for page in pages:
-            require_transition(page.partition.state, page.target)
+            require_partition_transition(page.partition.state, page.next_state)
         if tx.run_many(ADVANCE_PARTITION, [page.advancing() for page in pages]) != len(pages):
             raise moved_on(pages[0].partition)
         tx.run_many(INSERT_PAGE, [page.ledger() for page in pages])
@@ -475,7 +517,7 @@ class PageCommit:
         if self.refused:
             put_aside(tx, self.run.feed, self.run.id, self.refused)
             remember_seen(tx, self.partition.id, [row.item_id for row in self.refused], self.pass_)
-        if self.target is not PartitionState.RUNNING:
+        if self.next_state is not PartitionState.RUNNING:
             self._end(tx)
 
     @cached_property
@@ -484,7 +526,12 @@ class PageCommit:
 
     @property
     def _next_offset(self) -> int:
-        """Shown to people, who want a number also where pages have none: the rows that were read so far."""
+        """Shown to people, who want a number also where pages have none: the rows that were read so far.
+
+        Of a partition that was read to its end all its rows: the last page begins before those it shares with the next.
+        """
+        if self.next_state in (PartitionState.DONE, PartitionState.DONE_UNVERIFIED):
+            return self.partition.seen + self.fresh + self.partition.rejected + self.rejected
         return self.state.offset if isinstance(self.declared.paging, Offset) else self.state.read
 
     def advancing(self) -> dict[str, Any]:
@@ -497,10 +544,10 @@ class PageCommit:
             "fresh": self.fresh,
             "rejected": self.rejected,
             "worker_id": self.worker_id,
-            "target": self.target.value,
+            "target": self.next_state.value,
             "counted": self.state.count,
-            "error": self.note if self.target is PartitionState.FAILED else None,
-            "ends": int(self.target is not PartitionState.RUNNING),
+            "error": self.note if self.next_state is PartitionState.FAILED else None,
+            "ends": int(self.next_state is not PartitionState.RUNNING),
         }
 
     def following(self) -> NextPage:
@@ -535,24 +582,18 @@ class PageCommit:
 
     def _end(self, tx: Transaction) -> None:
         debt = self.partition.debt_id
-        if self.target is PartitionState.DONE and debt is not None:
+        if self.next_state is PartitionState.DONE and debt is not None:
             close_debt(tx, debt, self.run.id)
-        if self.target is PartitionState.DONE_UNVERIFIED and (
+        if self.next_state is PartitionState.DONE_UNVERIFIED and (
             debt is not None or self.run.moves_the_watermark
         ):
             open_debt(tx, self.run, self.partition)
-        if self.target is PartitionState.FAILED and debt is not None:
+        if self.next_state is PartitionState.FAILED and debt is not None:
             count_try(tx, self.run.feed, debt)
-        partition_ended(
-            tx,
-            self.declared,
-            self.run.id,
-            self.target,
-            seen=self.partition.seen + self.fresh,
-            rejected=self.partition.rejected + self.rejected,
-        )
+        ended = self.moved
+        partition_ended(tx, self.declared, ended, self.note)
         if self.declared.broker is not None:
-            announce_end(tx, self.declared, self.run, self.moved, self.note)
+            announce_end(tx, self.declared, self.run, ended, self.note)
 
 
 def _remember(tx: Transaction, pages: Sequence[PageCommit]) -> None:
@@ -566,21 +607,22 @@ def _remember(tx: Transaction, pages: Sequence[PageCommit]) -> None:
     if len(unchecked) == 1 and page.repeats is not None:
         page.repeats.add(page.partition.id)
     raise TransientError(
-        f"{page.partition.name} was given rows that it has read before; the page is judged again", delay=0
+        f"{page.partition.description} was given rows that it has read before; the page is judged again",
+        delay=0,
     )
 
 
 def _announce_next(tx: Transaction, pages: Sequence[PageCommit]) -> None:
     """Stage messages about the next pages, where the feed has a broker."""
     for page in pages:
-        if page.declared.broker is not None and page.target is PartitionState.RUNNING:
+        if page.declared.broker is not None and page.next_state is PartitionState.RUNNING:
             announce_pages(tx, page.declared, page.run, [page.following()])
 
 
 def moved_on(partition: Partition) -> TransientError:
     """Another process moved the partition: the step looks again, which costs no attempt."""
     return TransientError(
-        f"{partition.name} was moved on by somebody else; nothing of this page is written", delay=0
+        f"{partition.description} was moved on by somebody else; nothing of this page is written", delay=0
     )
 
 
@@ -593,15 +635,15 @@ def _commit_of(  # noqa: PLR0917 - all that one answer is about
     decision: Decision,
     repeats: RepeatedRows | None,
 ) -> PageCommit:
-    target = state_of_partition(decision)
-    assert target is not None  # noqa: S101 - a stale answer has been left out
+    next_state = state_of_partition(decision)
+    assert next_state is not None  # noqa: S101 - a stale answer has been left out
     assert not isinstance(decision, StaleAnswer)  # noqa: S101 - as above
     kept = keeps_rows(decision)
     return PageCommit(
         declared=declared,
         run=position.run,
         partition=position.partition,
-        target=target,
+        next_state=next_state,
         state=decision.state,
         request_offset=asked.request.cursor.offset if asked.request.ask is Ask.PAGE else None,
         got=decision.got,
@@ -622,7 +664,7 @@ def _commit_of(  # noqa: PLR0917 - all that one answer is about
 
 def _rejected(partition: Partition, state: PageState, asked: Asked) -> int:
     """Rows that cannot be used, each once however often it comes. One hole is like another: one pass counts them."""
-    unknown = sum(row.item_id not in asked.answer.seen for row in asked.refused)
+    unknown = sum(row.item_id != HOLE and row.item_id not in asked.answer.seen for row in asked.refused)
     return unknown + (asked.page.holes if state.pass_ == 1 or not partition.rejected else 0)
 
 

@@ -1,4 +1,4 @@
-"""The rows of partitions: they exist, with their jobs, before anything can be lost.
+"""The states and the rows of partitions: they exist, with their jobs, before anything can be lost.
 
 A partition is read by one job per epoch. `seq` counts its committed requests: a page is committed by moving `seq` from
 what its step read, so a step of an older epoch, or one that comes twice, changes nothing.
@@ -7,14 +7,16 @@ what its step read, so a step of an older epoch, or one that comes twice, change
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from stepfast.database.statement import sql
+from stepfast.database.stored import stored_state
+from stepfast.errors import StateError
 from stepfast.runs.partitioning.ranges import Range
-from stepfast.runs.run import PartitionState, require_transition
 from stepfast.runs.window import Window
 
 if TYPE_CHECKING:
@@ -23,10 +25,63 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
 
 
+class PartitionState(StrEnum):
+    """The state of a partition."""
+
+    READY = "ready"  # no page of it has been asked for
+    RUNNING = "running"  # a job reads it
+    DONE = "done"  # read, and shown to be complete
+    DONE_UNVERIFIED = "done_unverified"  # read, but nothing shows that it is complete: a debt
+    SPLIT = "split"  # outgrew its estimate; its pieces are read instead
+    FAILED = "failed"  # its job gave up
+    CANCELLED = "cancelled"  # its run was cancelled
+
+
+PARTITION_TRANSITIONS: Final[dict[PartitionState, dict[PartitionState, str]]] = {
+    PartitionState.READY: {
+        PartitionState.READY: "retry",
+        PartitionState.RUNNING: "first request",
+        PartitionState.DONE: "one page, verified",
+        PartitionState.DONE_UNVERIFIED: "one page, unverified",
+        PartitionState.SPLIT: "outgrown",
+        PartitionState.FAILED: "give up",
+        PartitionState.CANCELLED: "cancel",
+    },
+    PartitionState.RUNNING: {
+        PartitionState.READY: "retry",
+        PartitionState.RUNNING: "next request",
+        PartitionState.DONE: "end, verified",
+        PartitionState.DONE_UNVERIFIED: "end, unverified",
+        PartitionState.SPLIT: "outgrown",
+        PartitionState.FAILED: "give up",
+        PartitionState.CANCELLED: "cancel",
+    },
+    PartitionState.DONE: {},
+    PartitionState.DONE_UNVERIFIED: {PartitionState.READY: "retry from the start"},
+    PartitionState.SPLIT: {},
+    PartitionState.FAILED: {PartitionState.READY: "retry"},
+    PartitionState.CANCELLED: {PartitionState.READY: "resume"},
+}
+
+# A run goes on to consolidation once none of its partitions is open.
+OPEN_PARTITION: Final = (PartitionState.READY, PartitionState.RUNNING)
+ENDED_PARTITION: Final = tuple(it for it in PartitionState if it not in OPEN_PARTITION)
+
+
+def require_partition_transition(source: PartitionState, target: PartitionState) -> str:
+    """Why a partition moves from one state to another. Raises if there is no such transition."""
+    found = PARTITION_TRANSITIONS[source].get(target)
+    if found is None:
+        raise StateError(f"a partition that is {source} cannot become {target}")
+    return found
+
+
+# The row.
+
 INSERT_PARTITION = sql("""
-    INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
-                                    created_at, updated_at)
-    VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id, {now}, {now})
+    INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, frontier,
+                                    job_id, created_at, updated_at)
+    VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :frontier, :job_id, {now}, {now})
 """)
 NEXT_PARTITION_NUMBER = sql(
     "SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = :run_id"
@@ -61,11 +116,16 @@ END_PARTITION = sql("""
 """)
 
 
+def partition_id(number: int) -> str:
+    """The id of a partition within its run, as logs, views, messages and commands show it. Its row's own id is for joins."""
+    return f"partition-{number}"
+
+
 @dataclass(frozen=True)
 class Partition:
     """A range of a source's rows that one job reads, page by page."""
 
-    id: str
+    id: str  # of its row
     run_id: str
     number: int
     name: str
@@ -79,7 +139,7 @@ class Partition:
     epoch: int
     seq: int
     paging: str | None  # where its pages stand, as JSON; None before the first
-    frontier: str | None  # where its division stands, once it has outgrown its estimate
+    frontier: str | None  # where its division stands: it outgrew its estimate, or was planned to be divided
     next_offset: int
     seen: int
     rejected: int
@@ -91,6 +151,15 @@ class Partition:
     started_at: int | None
     updated_at: int
     ended_at: int | None
+
+    @property
+    def public_id(self) -> str:
+        return partition_id(self.number)
+
+    @property
+    def description(self) -> str:
+        """Its id and its range, for a sentence."""
+        return f"{self.public_id} ({self.name})"
 
     @cached_property
     def range(self) -> Range:
@@ -123,6 +192,7 @@ class NewPartition:
     estimate: int | None = None
     parent: str | None = None
     debt_id: int | None = None
+    frontier: str | None = None  # it begins with its division
 
 
 def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition]) -> int:
@@ -142,6 +212,7 @@ def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition])
                 "window_to": partition.window.micros[1],
                 "debt_id": partition.debt_id,
                 "estimate": partition.estimate,
+                "frontier": partition.frontier,
                 "job_id": partition.job_id,
             }
             for index, partition in enumerate(new)
@@ -150,13 +221,13 @@ def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition])
     return number
 
 
-def find_partition(tx: Transaction, partition_id: str) -> Partition | None:
-    found = tx.all(FIND_PARTITION, read_partition, id=partition_id)
+def find_partition(tx: Transaction, row_id: str) -> Partition | None:
+    found = tx.all(FIND_PARTITION, read_partition, id=row_id)
     return found[0] if found else None
 
 
-def lock_partition(tx: Transaction, partition_id: str) -> Partition | None:
-    found = tx.all(LOCK_PARTITION, read_partition, id=partition_id)
+def lock_partition(tx: Transaction, row_id: str) -> Partition | None:
+    found = tx.all(LOCK_PARTITION, read_partition, id=row_id)
     return found[0] if found else None
 
 
@@ -180,7 +251,7 @@ def end_partition(
 ) -> bool:
     """Move a partition along an arrow that ends it; False if it was ended or restarted before. With `restart` its job is stale."""
     if partition.is_open:
-        require_transition(partition.state, target)
+        require_partition_transition(partition.state, target)
     return (
         tx.run(
             END_PARTITION,
@@ -196,5 +267,5 @@ def end_partition(
 
 def read_partition(*row: Any) -> Partition:
     values = [*row]
-    values[10] = PartitionState(row[10])
+    values[10] = stored_state(PartitionState, row[10])
     return Partition(*values)

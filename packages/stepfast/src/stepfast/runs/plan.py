@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from stepfast.clock import new_id
+from stepfast.coroutines import answer_of
 from stepfast.database.database import persist
 from stepfast.database.statement import sql
 from stepfast.errors import AnswerError, TransientError
@@ -22,7 +23,6 @@ from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read 
 from stepfast.limits.limit_rows import reserve_starts
 from stepfast.runs import alerts
 from stepfast.runs.breaker import Waiter
-from stepfast.runs.calls import answer_of
 from stepfast.runs.debts import Debt, debts_to_read
 from stepfast.runs.lifecycle import end_fetching
 from stepfast.runs.messages import NextPage, announce_pages
@@ -38,8 +38,11 @@ from stepfast.runs.run import (
     find_run,
     lock_run,
     move_run,
+    report_start,
     reserved_job,
 )
+from stepfast.runs.watermark import find_edit
+from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from stepfast.database.database import Database
     from stepfast.runs.breaker import Breaker
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.partitioning.contract import Frontier
+    from stepfast.runs.partitioning.contract import Frontier, Planned
     from stepfast.runs.window import Window
 
 
@@ -59,6 +62,7 @@ class PlanJob:
         self._declared = declared
         self._database = database
         self._breaker = breaker
+        self._reported: set[tuple[str, int]] = set()  # runs and epochs whose start this process has reported
 
     async def plan(self, step: Step, run_id: str, epoch: int) -> Outcome:
         """One step, unless the feed is paused."""
@@ -68,21 +72,29 @@ class PlanJob:
         """Count a few ranges and store the frontier; once planning is finished, write the partitions."""
         declared, database = self._declared, self._database()
         run, prior, debts, troubles = await asyncio.to_thread(_look, database, run_id)
-        if run.at is not RunState.PLANNING or run.epoch != epoch:
+        if run.phase is not RunState.PLANNING or run.epoch != epoch:
             return Done("this run is no longer planned by this job")
         step.annotate(run_id=run.id)
+        self._report_start(step, run)
+        edits = await find_edit(declared, run) if run.frontier is None and step.attempt == 1 else []
         if run.window.is_empty:
-            return Done("the window is empty", effects=[FanOut(declared, run, NOTHING, debts)])
+            return Done("the window is empty", effects=[FanOut(declared, run, NOTHING, debts), *edits])
         frontier = await _frontier_of(declared, run, prior)
         asked = 0
         if not frontier.finished:
             troubled = bool(troubles) or step.attempt > 1
             frontier, asked = await count_next(database, declared, run.window, frontier, troubled=troubled)
         if not frontier.finished:
-            return Continue(step.number + 1, effects=[KeepFrontier(run, frontier, asked)])
+            return Continue(step.number + 1, effects=[KeepFrontier(run, frontier, asked), *edits])
         plan = plan_of(frontier, run.window, run.most_rows)
         effect = FanOut(declared, run, plan, debts, asked)
-        return Done({"partitions": len(plan.partitions), "rows": plan.rows}, effects=[effect])
+        return Done({"partitions": len(plan.partitions), "rows": plan.rows}, effects=[effect, *edits])
+
+    def _report_start(self, step: Step, run: Run) -> None:
+        """Report the start of a run where its work begins: the process that started it may have no log."""
+        if step.number == 0 and (run.id, run.epoch) not in self._reported:
+            self._reported.add((run.id, run.epoch))
+            report_start(run)
 
 
 def _look(database: Database, run_id: str) -> tuple[Run, list[Range], list[Debt], int]:
@@ -253,7 +265,7 @@ class FanOut:
 
     def apply(self, tx: Transaction, /) -> None:
         run = lock_run(tx, self.run.id)
-        if run.at is not RunState.PLANNING or run.epoch != self.run.epoch:
+        if run.phase is not RunState.PLANNING or run.epoch != self.run.epoch:
             raise _moved_on(run)
         tx.run(
             END_PLANNING,
@@ -265,7 +277,11 @@ class FanOut:
         )
         if not move_run(tx, run, RunState.FETCHING):
             raise _moved_on(run)
-        fan_out(tx, self.declared, run, self._wanted())
+        wanted = self._wanted()
+        fan_out(tx, self.declared, run, wanted)
+        when_committed(
+            tx, "run.planned", run, partitions=len(wanted), rows=self.plan.rows, debts=len(self.debts)
+        )
         if self.plan.misses_rows:
             alerts.plan_misses_rows(tx, run, self.plan)
         end_fetching(tx, self.declared, run.id)
@@ -273,7 +289,13 @@ class FanOut:
     def _wanted(self) -> list[WantedPartition]:
         window = self.run.window
         planned = [
-            WantedPartition(range=it.range, window=window, name=it.range.name, estimate=it.estimate)
+            WantedPartition(
+                range=it.range,
+                window=window,
+                name=it.range.name,
+                estimate=it.estimate,
+                frontier=self._division(it),
+            )
             for it in self.plan.partitions
         ]
         owed = [
@@ -283,6 +305,14 @@ class FanOut:
             for it in self.debts
         ]
         return planned + owed
+
+    def _division(self, planned: Planned) -> str | None:
+        """Where the division of a partition begins that is too large for one reader; None: it is read as it is."""
+        partitioner = self.declared.partitioner
+        if planned.problem != "undivided" or partitioner is None:
+            return None
+        frontier = partitioner.divide(planned.range)
+        return None if frontier is None else msgspec.json.encode(frontier.to_json()).decode()
 
 
 def _moved_on(run: Run) -> TransientError:
@@ -305,6 +335,7 @@ class WantedPartition:
     estimate: int | None = None
     parent: str | None = None
     debt_id: int | None = None
+    frontier: str | None = None  # it begins with its division
 
 
 def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[WantedPartition]) -> None:
@@ -312,16 +343,14 @@ def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[W
     if not wanted:
         return
     named = [(partition, new_id()) for partition in wanted]
-    jobs = [
-        reserved_job(declared, run, "page", partition_id=partition_id, epoch=0) for _, partition_id in named
-    ]
+    jobs = [reserved_job(declared, run, "page", row_id=row_id, epoch=0) for _, row_id in named]
     enqueue_jobs(tx, jobs)
     first = insert_partitions(
         tx,
         run.id,
         [
             NewPartition(
-                id=partition_id,
+                id=row_id,
                 job_id=job.id,
                 range=partition.range,
                 window=partition.window,
@@ -329,8 +358,9 @@ def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[W
                 estimate=partition.estimate,
                 parent=partition.parent,
                 debt_id=partition.debt_id,
+                frontier=partition.frontier,
             )
-            for (partition, partition_id), job in zip(named, jobs, strict=True)
+            for (partition, row_id), job in zip(named, jobs, strict=True)
         ],
     )
     tx.run(

@@ -155,7 +155,7 @@ def observation_parameters(
     shared = {"feed": feed, "run_id": run_id, "observed_at": observed_at}
     rows = sorted(observations)
     chunks = [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
-    if not tx.takes_lists:
+    if not tx.takes_columns:
         return [{**shared, "rows": as_document(chunk)} for chunk in chunks]
     columns = [
         [as_parameter(list(column), tx.dialect) for column in zip(*chunk, strict=True)] for chunk in chunks
@@ -183,7 +183,7 @@ def remember_seen(tx: Transaction, partition_id: str, ids: Collection[str], pass
 def seen_parameters(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> dict[str, Any]:
     """The parameters of REMEMBER_SEEN and REMEMBER_NEW."""
     listed = sorted(ids)
-    rows = {"ids": as_parameter(listed, tx.dialect)} if tx.takes_lists else {"rows": as_document(listed)}
+    rows = {"ids": as_parameter(listed, tx.dialect)} if tx.takes_columns else {"rows": as_document(listed)}
     return {"partition_id": partition_id, "pass": pass_, **rows}
 
 

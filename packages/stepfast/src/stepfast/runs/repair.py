@@ -9,10 +9,11 @@ are counted again from its partitions, in the same transaction.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from stepfast.clock import moment
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, ContentionError, StateError
 from stepfast.jobs.cancel import cancel_jobs
@@ -27,10 +28,16 @@ from stepfast.runs.lifecycle import (
 )
 from stepfast.runs.messages import announce_pages, next_page
 from stepfast.runs.paging.decision import PageState, with_fresh_budget
-from stepfast.runs.partition import Partition, end_partition, lock_partitions, partitions_of
+from stepfast.runs.partition import (
+    Partition,
+    PartitionState,
+    end_partition,
+    lock_partitions,
+    partitions_of,
+    require_partition_transition,
+)
 from stepfast.runs.run import (
     ACTIVE_RUN,
-    PartitionState,
     Run,
     RunState,
     end_run,
@@ -41,7 +48,7 @@ from stepfast.runs.run import (
     lock_feed,
     lock_run,
     move_run,
-    require_transition,
+    require_run_transition,
     reserved_job,
     watch_job,
 )
@@ -49,7 +56,7 @@ from stepfast.runs.sweep_rows import is_held
 from stepfast.runs.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from stepfast.database.connection import Transaction
     from stepfast.database.statement import Statement
@@ -86,21 +93,19 @@ def retry(
     *,
     from_start: bool = False,
 ) -> Repaired:
-    """Read again what failed, from where it stopped. `wanted`: only these partitions, by number or name.
+    """Read again what failed or lost its job, from where it stopped. `wanted`: only these partitions, by number or name.
 
-    With `from_start` at the beginning, and also partitions that could not be verified. A run whose planning failed is
-    planned again.
+    With `from_start` at the beginning; then also partitions that could not be verified, and any open one that is named:
+    the job that reads it is cancelled. A run whose planning failed is planned again.
     """
+    replaced = _cancel_readers(tx, run_id, wanted, from_start=from_start)
     partitions, run = lock_run_with_partitions(tx, run_id)
     if run.state is RunState.FAILED and not was_planned(tx, run):
         return _plan_again(tx, declared, run, wanted, from_start=from_start)
-    if run.state not in (RunState.FAILED, RunState.CANCELLED) and run.at is not RunState.FETCHING:
-        raise StateError(f"run {run.id} is {run.state}: {advice(run)}")
-    if run.state is RunState.CANCELLED and wanted:
-        raise StateError(
-            f"run {run.id} is cancelled: all of it goes on, or nothing; resume it with: stepfast runs resume {run.id}"
-        )
-    chosen = _chosen(run, partitions, wanted, from_start=from_start)
+    _refuse_retry(run, wanted)
+    chosen = _chosen(run, partitions, wanted, readers_of(tx, partitions), from_start=from_start)
+    if {place_of(partition) for partition in chosen if partition.is_open} != replaced:
+        raise ContentionError(f"partitions of run {run_id} moved while we looked; try again")
     if run.ended_at is not None:
         if blocker := blocked_by(tx, run):
             return _blocked(tx, run, blocker, _missing(partitions))
@@ -159,11 +164,11 @@ def cancel(tx: Transaction, run_id: str, reason: str) -> Repaired:
 
 
 def resume(tx: Transaction, declared: Declaration, run_id: str) -> Repaired:
-    """Let a run go on from where it was cancelled, or where it stalled."""
+    """Let a run go on from where it was cancelled, or where it stalled or lost its jobs."""
     partitions, run = lock_run_with_partitions(tx, run_id)
     if is_held(run):
         raise StateError(f"run {run.id} is {run.state}: {advice(run)}")
-    if run.state is RunState.STALLED:
+    if run.state in ACTIVE_RUN:
         return _wake(tx, declared, run, partitions)
     if run.state is not RunState.CANCELLED:
         raise StateError(f"run {run.id} is {run.state}: {advice(run)}")
@@ -181,6 +186,44 @@ def resume(tx: Transaction, declared: Declaration, run_id: str) -> Repaired:
         now = reopen_run(tx, run, RunState.APPLYING, forced=forced)
         begin_consolidation(tx, declared, now)
     return Repaired(find_run(tx, run.id), run.state, tuple(stopped))
+
+
+def _refuse_retry(run: Run, wanted: Sequence[str]) -> None:
+    """Refuse a run whose partitions cannot be read again as it stands."""
+    if run.state not in (RunState.FAILED, RunState.CANCELLED) and run.phase is not RunState.FETCHING:
+        raise StateError(f"run {run.id} is {run.state}: {advice(run)}")
+    if run.state is RunState.CANCELLED and wanted:
+        raise StateError(
+            f"run {run.id} is cancelled: all of it goes on, or nothing; resume it with: stepfast runs resume {run.id}, "
+            "then retry the partition"
+        )
+
+
+def _cancel_readers(
+    tx: Transaction, run_id: str, wanted: Sequence[str], *, from_start: bool
+) -> set[PartitionPlace]:
+    """Cancel the jobs of open partitions that are to be read by another one; returns these partitions.
+
+    In the order of locks, jobs come before partitions. So this looks without a lock, and the caller compares.
+    """
+    run, partitions = find_run(tx, run_id), partitions_of(tx, run_id)
+    if run.state is RunState.FAILED or not any(partition.is_open for partition in partitions):
+        return set()
+    _refuse_retry(run, wanted)
+    readers = readers_of(tx, partitions)
+    chosen = [
+        partition
+        for partition in _chosen(run, partitions, wanted, readers, from_start=from_start)
+        if partition.is_open
+    ]
+    jobs = [readers[partition.id].job_id for partition in chosen if partition.id in readers]
+    cancel_jobs(tx, sorted(jobs), "Cancelled: an operator has another job read this partition")
+    return {place_of(partition) for partition in chosen}
+
+
+def place_of(partition: Partition) -> PartitionPlace:
+    """Which partition it is, and which job reads it: a restart changes that."""
+    return PartitionPlace(partition.id, partition.epoch, partition.job_id)
 
 
 def _plan_again(
@@ -206,18 +249,24 @@ def _blocked(tx: Transaction, run: Run, blocker: str, missing: Sequence[Partitio
 
 
 def _wake(tx: Transaction, declared: Declaration, run: Run, partitions: Sequence[Partition]) -> Repaired:
-    """A stalled run goes on; partitions and runs that have lost their job get another one."""
-    at = run.at
-    orphans: list[Partition] = []
+    """A stalled run goes on; partitions and runs that have lost their job get another one.
+
+    An active run that has all its jobs is refused: there is nothing to do.
+    """
+    at, stalled = run.phase, run.state is RunState.STALLED
+    readers = readers_of(tx, partitions) if at is RunState.FETCHING else {}
+    orphans = [partition for partition in partitions if partition.is_open and partition.id not in readers]
     if at is RunState.FETCHING:
-        move_run(tx, run, at)
-        alive = set(live_jobs(tx, run, "page"))
-        orphans = [
-            partition for partition in partitions if partition.is_open and partition.job_id not in alive
-        ]
+        if not (stalled or orphans or not readers):
+            raise StateError(f"run {run.id} is {run.state}: {_nothing_is_missing(run, partitions, readers)}")
+        if stalled:
+            move_run(tx, run, at)
         renew_jobs(tx, declared, run, orphans)
+        mark_answered(tx, [partition.job_id for partition in orphans if partition.job_id is not None])
         end_fetching(tx, declared, run.id)
-    elif live_jobs(tx, run, *WHOLE_RUN_JOBS):
+    elif has_its_jobs(tx, run):
+        if not stalled:
+            raise StateError(f"run {run.id} is {run.state}: {_nothing_is_missing(run, partitions, readers)}")
         move_run(tx, run, at)
     else:
         now = reopen_run(tx, run, at, forced=bool(run.forced))
@@ -228,36 +277,79 @@ def _wake(tx: Transaction, declared: Declaration, run: Run, partitions: Sequence
     return Repaired(find_run(tx, run.id), run.state, tuple(orphans))
 
 
+def _nothing_is_missing(run: Run, partitions: Sequence[Partition], readers: Mapping[str, PageReader]) -> str:
+    """Why an active run is not resumed, and what moves it on."""
+    silent = [
+        partition for partition in partitions if partition.id in readers and readers[partition.id].silent
+    ]
+    if silent:
+        return (
+            f"no job of it is missing, but {readers[silent[0].id].sentence} ({silent[0].description}); the next worker "
+            f"that looks takes it over, and so does: stepfast leases reset"
+        )
+    return (
+        f"it has all its jobs, and workers run them; see what it waits for with: stepfast runs show {run.id}"
+    )
+
+
+def has_its_jobs(tx: Transaction, run: Run) -> bool:
+    """Whether the jobs that plan, consolidate or sweep a run are unfinished, all of them."""
+    live = set(live_jobs(tx, run, *WHOLE_RUN_JOBS))
+    if run.phase is RunState.APPLYING and run.shards:
+        current = f"{run.id}.{run.epoch}.{run.rounds}."
+        return sum(job_id.startswith(current) for job_id in live) >= run.shards
+    return run.job_id in live
+
+
 def _missing(partitions: Sequence[Partition]) -> list[Partition]:
     return [partition for partition in partitions if partition.state in MISSING_PARTITION]
 
 
 def _chosen(
-    run: Run, partitions: Sequence[Partition], wanted: Sequence[str], *, from_start: bool
+    run: Run,
+    partitions: Sequence[Partition],
+    wanted: Sequence[str],
+    readers: Mapping[str, PageReader],
+    *,
+    from_start: bool,
 ) -> list[Partition]:
     """The partitions to read again; each one that was named must be one that can be retried."""
     may = {*MISSING_PARTITION, PartitionState.DONE_UNVERIFIED} if from_start else {*MISSING_PARTITION}
+
+    def may_be_retried(partition: Partition) -> bool:
+        if not partition.is_open:
+            return partition.state in may
+        reader = readers.get(partition.id)
+        return reader is None or reader.silent or (from_start and bool(wanted))
+
     if not wanted:
-        if chosen := [partition for partition in partitions if partition.state in may]:
+        if chosen := [partition for partition in partitions if may_be_retried(partition)]:
             return chosen
-        cure = "no partition of it failed" if run.ended_at is None else advice_for_failed_consolidation(run)
+        cure = (
+            "no partition of it failed, and none has lost its job"
+            if run.ended_at is None
+            else advice_for_failed_consolidation(run)
+        )
         if run.state is RunState.CANCELLED:
             cure = f"no partition of it is missing; {advice(run)}"
         raise StateError(f"run {run.id} is {run.state}: {cure}")
     chosen = [partition_by_name(partitions, name) for name in dict.fromkeys(wanted)]
     for partition in chosen:
-        if partition.state not in may:
-            raise StateError(why_not_retried(partition))
+        if not may_be_retried(partition):
+            reader = readers.get(partition.id)
+            raise StateError(why_not_retried(partition, None if reader is None else reader.sentence))
     return sorted(
         {partition.id: partition for partition in chosen}.values(), key=lambda partition: partition.id
     )
 
 
 def partition_by_name(partitions: Sequence[Partition], name: str) -> Partition:
-    """The partition that is named by `5`, `partition-5` or its name."""
+    """The partition that is named by `5`, `partition-5`, its range or the id of its row."""
     number = name.removeprefix("partition-")
     for partition in partitions:
-        if partition.name == name or (number.isdecimal() and partition.number == int(number)):
+        if name in (partition.name, partition.id) or (
+            number.isdecimal() and len(number) <= LONGEST_NUMBER and partition.number == int(number)
+        ):
             return partition
     last = max((partition.number for partition in partitions), default=None)
     there = "it has none" if last is None else f"it has partition-0 to partition-{last}"
@@ -271,8 +363,68 @@ def _refuse_ended(run: Run) -> None:
         raise StateError(f"run {run.id} is {run.state}: it has ended, there is nothing to cancel")
 
 
+# The jobs that read the open partitions of a run.
+
+READERS_OF_RUN = sql("""
+    SELECT p.id, j.id, j.state, j.ready_at, COALESCE(j.leased_by, w.worker_id),
+           CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < {now} THEN 1 ELSE 0 END
+      FROM stepfast_partition p
+      JOIN stepfast_job j ON j.id = p.job_id
+      LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+     WHERE p.run_id = :run_id AND p.state IN ('ready', 'running')
+""")
+
+
+class PartitionPlace(NamedTuple):
+    """An open partition as a look saw it."""
+
+    row_id: str
+    epoch: int
+    job_id: str | None
+
+
+class PageReader(NamedTuple):
+    """The unfinished job that reads an open partition."""
+
+    job_id: str
+    state: str
+    ready_at: int
+    worker_id: str | None  # that holds it
+    silent: bool  # it has sent no heartbeat within its lease
+
+    @property
+    def sentence(self) -> str:
+        """What the job does, or what it waits for."""
+        match self.state:
+            case "leased" if self.silent:
+                return f"its job {self.job_id} is held by worker {self.worker_id}, which is silent"
+            case "leased":
+                return f"worker {self.worker_id} reads it (job {self.job_id})"
+            case "scheduled":
+                return (
+                    f"its job {self.job_id} is tried again at {moment(self.ready_at):%Y-%m-%d %H:%M:%S} UTC"
+                )
+            case "held":
+                return f"its job {self.job_id} waits for a limit; see: stepfast limits list"
+            case _:
+                return f"its job {self.job_id} waits for a worker"
+
+
+def readers_of(tx: Transaction, partitions: Sequence[Partition]) -> dict[str, PageReader]:
+    """The jobs of the open ones of these partitions of one run, by the ids of their rows. Those without a job are left out."""
+    if not partitions:
+        return {}
+    return {
+        str(row_id): PageReader(str(job_id), str(state), int(ready_at), worker_id, bool(int(silent)))
+        for row_id, job_id, state, ready_at, worker_id, silent in tx.rows(
+            READERS_OF_RUN, run_id=partitions[0].run_id
+        )
+    }
+
+
 # Restarting partitions and runs.
 
+LONGEST_NUMBER = 9  # digits of a partition's number
 # Jobs that are not about one partition.
 WHOLE_RUN_JOBS: tuple[FeedJob, ...] = ("plan", "consolidate", "sweep")
 
@@ -296,7 +448,7 @@ RENEW_PARTITION_JOB = sql("""
 REOPEN_RUN = sql("""
     UPDATE stepfast_run
        SET state = :target, stalled_in = NULL, active_feed = :active_feed, ended_at = NULL, reason = NULL,
-           epoch = epoch + 1, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = {now}
+           epoch = epoch + 1, shards = 0, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = {now}
      WHERE id = :id AND state = :source AND epoch = :epoch
 """)
 RECOUNT_RUN = sql("""
@@ -392,12 +544,12 @@ def restart_partitions(
 ) -> None:
     """Make partitions ready again, each with a job of its new epoch: where it stopped, or at its beginning. They are locked."""
     jobs = [
-        reserved_job(declared, run, "page", partition_id=partition.id, epoch=partition.epoch + 1)
+        reserved_job(declared, run, "page", row_id=partition.id, epoch=partition.epoch + 1)
         for partition in chosen
     ]
     enqueue_jobs(tx, jobs)
     for partition, job in zip(chosen, jobs, strict=True):
-        require_transition(partition.state, PartitionState.READY)
+        require_partition_transition(partition.state, PartitionState.READY)
         place = {
             "id": partition.id,
             "epoch": partition.epoch,
@@ -409,7 +561,7 @@ def restart_partitions(
         else:
             matched = tx.run(RESTART_PARTITION, **place, paging=_with_fresh_budget(partition.paging))
         if matched != 1:
-            raise ContentionError(f"{partition.name} changed while we looked; try again")
+            raise ContentionError(f"{partition.description} changed while we looked; try again")
         if partition.state is PartitionState.DONE_UNVERIFIED:
             tx.run(
                 CLOSE_DEBT_OF_PARTITION,
@@ -427,19 +579,23 @@ def restart_partitions(
 def renew_jobs(tx: Transaction, declared: Declaration, run: Run, orphans: Sequence[Partition]) -> None:
     """Enqueue new jobs for open partitions that have lost theirs."""
     jobs = [
-        reserved_job(declared, run, "page", partition_id=partition.id, epoch=partition.epoch + 1)
+        reserved_job(declared, run, "page", row_id=partition.id, epoch=partition.epoch + 1)
         for partition in orphans
     ]
     enqueue_jobs(tx, jobs)
     for partition, job in zip(orphans, jobs, strict=True):
         if tx.run(RENEW_PARTITION_JOB, id=partition.id, epoch=partition.epoch, job_id=job.id) != 1:
-            raise ContentionError(f"{partition.name} changed while we looked; try again")
+            raise ContentionError(f"{partition.description} changed while we looked; try again")
     _announce(tx, declared, run, zip(orphans, jobs, strict=True), from_start=False)
 
 
 def reopen_run(tx: Transaction, run: Run, target: RunState, *, forced: bool = False) -> Run:
-    """Move an ended run back to an active state, under a new epoch, and count its counters again."""
-    require_transition(run.state, target)
+    """Move a run back to an active state, under a new epoch, and count its counters again.
+
+    A run that is active, and has lost its jobs, stays in its state.
+    """
+    if run.state is not target:
+        require_run_transition(run.state, target)
     matched = tx.run(
         REOPEN_RUN,
         id=run.id,

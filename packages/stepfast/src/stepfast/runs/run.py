@@ -1,4 +1,4 @@
-"""The row of a run, the row of its feed, the states of runs and partitions, and the jobs that a run is made of.
+"""The row of a run, its states, the row of its feed, and the jobs that a run is made of.
 
 A feed has one active run. A state is a column, never a guess: every UPDATE that changes it names the state it leaves, and
 the diagrams of the documentation are drawn from the tables of arrows.
@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from stepfast.clock import new_id
 from stepfast.database.statement import sql
+from stepfast.database.stored import stored_state
 from stepfast.errors import NotFoundError, StateError
 from stepfast.jobs.enqueue import enqueue, enqueue_many
 from stepfast.jobs.payload import to_json
 from stepfast.jobs.state import NewJob
 from stepfast.runs.window import Window
-from stepfast.telemetry import happened
+from stepfast.telemetry import happened, when_committed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepfast.database.connection import Transaction
     from stepfast.runs.declaration import Declaration
+    from stepfast.telemetry import Fact
 
 
 # Kinds and states.
@@ -46,18 +48,6 @@ class RunState(StrEnum):
     FAILED = "failed"  # planning, a partition or a consolidation gave up
     FAILED_QUALITY = "failed_quality"  # more rows in quarantine than the error budget allows
     CANCELLED = "cancelled"  # an operator stopped it
-
-
-class PartitionState(StrEnum):
-    """The state of a partition."""
-
-    READY = "ready"  # no page of it has been asked for
-    RUNNING = "running"  # a job reads it
-    DONE = "done"  # read, and shown to be complete
-    DONE_UNVERIFIED = "done_unverified"  # read, but nothing shows that it is complete: a debt
-    SPLIT = "split"  # outgrew its estimate; its pieces are read instead
-    FAILED = "failed"  # its job gave up
-    CANCELLED = "cancelled"  # its run was cancelled
 
 
 RUN_TRANSITIONS: Final[dict[RunState, dict[RunState, str]]] = {
@@ -94,7 +84,10 @@ RUN_TRANSITIONS: Final[dict[RunState, dict[RunState, str]]] = {
         RunState.FETCHING: "a step, or resume",
         RunState.APPLYING: "a step, or resume",
         RunState.SWEEPING: "a step, or resume",
+        RunState.COMPLETED: "its last step, after all",
+        RunState.PUBLISHED_PARTIAL: "its last step, after all, forced",
         RunState.FAILED: "gave up",
+        RunState.FAILED_QUALITY: "error budget spent",
         RunState.CANCELLED: "cancel",
     },
     RunState.COMPLETED: {},
@@ -112,29 +105,6 @@ RUN_TRANSITIONS: Final[dict[RunState, dict[RunState, str]]] = {
     },
 }
 
-PARTITION_TRANSITIONS: Final[dict[PartitionState, dict[PartitionState, str]]] = {
-    PartitionState.READY: {
-        PartitionState.RUNNING: "first request",
-        PartitionState.DONE: "one page, verified",
-        PartitionState.DONE_UNVERIFIED: "one page, unverified",
-        PartitionState.SPLIT: "outgrown",
-        PartitionState.FAILED: "give up",
-        PartitionState.CANCELLED: "cancel",
-    },
-    PartitionState.RUNNING: {
-        PartitionState.RUNNING: "next request",
-        PartitionState.DONE: "end, verified",
-        PartitionState.DONE_UNVERIFIED: "end, unverified",
-        PartitionState.SPLIT: "outgrown",
-        PartitionState.FAILED: "give up",
-        PartitionState.CANCELLED: "cancel",
-    },
-    PartitionState.DONE: {},
-    PartitionState.DONE_UNVERIFIED: {PartitionState.READY: "retry from the start"},
-    PartitionState.SPLIT: {},
-    PartitionState.FAILED: {PartitionState.READY: "retry"},
-    PartitionState.CANCELLED: {PartitionState.READY: "resume"},
-}
 
 # A run that is active keeps the next one of its feed from starting.
 ACTIVE_RUN: Final = (
@@ -146,21 +116,12 @@ ACTIVE_RUN: Final = (
 )
 ENDED_RUN: Final = tuple(it for it in RunState if it not in ACTIVE_RUN)
 
-# A run goes on to consolidation once none of its partitions is open.
-OPEN_PARTITION: Final = (PartitionState.READY, PartitionState.RUNNING)
-ENDED_PARTITION: Final = tuple(it for it in PartitionState if it not in OPEN_PARTITION)
 
-S = TypeVar("S", RunState, PartitionState)
-
-
-def require_transition(source: S, target: S) -> str:
-    """Why a run or a partition moves from one state to another. Raises if there is no such transition."""
-    if isinstance(source, RunState):
-        what, found = "run", RUN_TRANSITIONS[source].get(RunState(target))
-    else:
-        what, found = "partition", PARTITION_TRANSITIONS[source].get(PartitionState(target))
+def require_run_transition(source: RunState, target: RunState) -> str:
+    """Why a run moves from one state to another. Raises if there is no such transition."""
+    found = RUN_TRANSITIONS[source].get(target)
     if found is None:
-        raise StateError(f"a {what} that is {source} cannot become {target}")
+        raise StateError(f"a run that is {source} cannot become {target}")
     return found
 
 
@@ -246,9 +207,18 @@ class Run:
         return self.kind in ("full", "incremental") and self.scope == "complete" and not self.forced
 
     @property
-    def at(self) -> RunState:
+    def phase(self) -> RunState:
         """The state of the run, or its state before it stalled: what its steps look at."""
         return self.stalled_in or self.state
+
+    @property
+    def trace_id(self) -> str:
+        """The trace that all its jobs, messages and events belong to."""
+        return trace_of(self.id).split("-")[1] if self.trace is None else self.trace.split("-")[1]
+
+    def facts(self) -> dict[str, Fact]:
+        """The fields of every event about this run."""
+        return {"feed": self.feed, "run_id": self.id, "trace_id": self.trace_id}
 
 
 def create_run(
@@ -309,19 +279,38 @@ def lock_run(tx: Transaction, run_id: str) -> Run:
 
 def move_run(tx: Transaction, run: Run, target: RunState) -> bool:
     """Move a run along an arrow that does not end it; False if it is no longer in the state that the caller saw."""
-    require_transition(run.state, target)
+    require_run_transition(run.state, target)
     return tx.run(MOVE_RUN, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch) == 1
 
 
 def end_run(tx: Transaction, run: Run, target: RunState, reason: str | None = None) -> bool:
     """Move a run along an arrow that ends it: from here on the feed is free for the next run."""
-    require_transition(run.at, target)
+    require_run_transition(run.phase, target)
+    require_run_transition(run.state, target)  # another one, if the run is stalled
     matched = tx.run(
         END_RUN, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch, reason=reason
     )
     if matched == 1 and target in (RunState.FAILED, RunState.FAILED_QUALITY):
-        happened("run.failed", feed=run.feed, run_id=run.id, state=target.value)
+        when_committed(
+            tx,
+            "run.failed",
+            run,
+            state=target.value,
+            error=reason,
+            partitions=run.partitions,
+            completed=run.completed,
+            failed=run.failed,
+            rows=run.seen,
+            applied=run.applied,
+            quarantined=run.quarantined,
+        )
     return matched == 1
+
+
+def report_start(run: Run) -> None:
+    """Report that a worker begins to work on a run."""
+    window = run.window.to_json()
+    happened("run.started", run, run_kind=run.kind, window_from=window["from"], window_to=window["to"])
 
 
 def watch_job(tx: Transaction, run: Run, job_id: str) -> None:
@@ -331,8 +320,8 @@ def watch_job(tx: Transaction, run: Run, job_id: str) -> None:
 
 def read_run(*row: Any) -> Run:
     values = [*row]
-    values[4] = RunState(row[4])
-    values[5] = None if row[5] is None else RunState(row[5])
+    values[4] = stored_state(RunState, row[4])
+    values[5] = None if row[5] is None else stored_state(RunState, row[5])
     return Run(*values)
 
 

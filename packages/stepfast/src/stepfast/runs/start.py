@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, get_args
 
 from stepfast.clock import instant, moment, spoken
+from stepfast.coroutines import answer_of
 from stepfast.database.statement import sql
-from stepfast.errors import AnswerError, ConfigurationError, OutageError, StateError
+from stepfast.errors import AnswerError, ConfigurationError, HeldError, OutageError, StateError
 from stepfast.jobs.outcome import Done, Outcome
 from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read at run time
+from stepfast.runs import alerts
 from stepfast.runs.breaker import Waiter
-from stepfast.runs.calls import answer_of
 from stepfast.runs.lifecycle import begin_consolidation, refuse_active_run
 from stepfast.runs.run import (
     FeedRow,
@@ -28,7 +29,7 @@ from stepfast.runs.run import (
     watch_job,
 )
 from stepfast.runs.window import Window, backfill_window, next_window
-from stepfast.telemetry import happened
+from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +68,7 @@ class StartRun:
         try:
             start_run(tx, self.declared, RunRequest(kind=self.kind), self.clock)
         except StateError as active:
-            happened("run.skipped", feed=self.declared.name, note=str(active))
+            when_committed(tx, "run.skipped", feed=self.declared.name, note=str(active))
 
 
 DATABASE_CLOCK = sql("SELECT {now}")
@@ -163,9 +164,17 @@ def start_run(tx: Transaction, declared: Declaration, request: RunRequest, clock
         mapper_version=declared.mapper_version,
         priority=declared.priority,
     )
-    declared.feed.started(tx, run.id)
+    _call_started(tx, declared, run)
     watch_job(tx, run, enqueue_job(tx, declared, run, "plan", run_id=run.id, epoch=run.epoch))
     return run
+
+
+def _call_started(tx: Transaction, declared: Declaration, run: Run) -> None:
+    """Call the feed's hook. A run that will be held begins all the same: reading needs nothing of what is missing."""
+    try:
+        declared.feed.started(tx, run.id)
+    except HeldError as held:
+        alerts.run_held(tx, run, str(held))
 
 
 def start_remap(tx: Transaction, declared: Declaration) -> Run:
@@ -181,7 +190,7 @@ def start_remap(tx: Transaction, declared: Declaration) -> Run:
         mapper_version=declared.mapper_version,
         priority=declared.priority,
     )
-    declared.feed.started(tx, run.id)
+    _call_started(tx, declared, run)
     tx.run(SKIP_FETCHING, id=run.id)
     move_run(tx, run, RunState.APPLYING)
     run = find_run(tx, run.id)

@@ -1,7 +1,10 @@
 """One step of a sweep: count a part of the feed, or strike a batch of rows. The last one completes the run.
 
     counting ──► striking ──► done ──► complete
-        └──► held, if too many rows would go: a person decides
+        └──► held, if too many rows would go: a person approves or declines
+
+`lifecycle.py` decides whether a run is swept, and begins it; the statements are in `sweep_rows.py`, the limits of a sweep in
+`feed.Sweep`.
 
 A strike: one full run did not see the row. After as many of them as the feed's `Sweep` says, the row is gone.
 
@@ -23,13 +26,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from stepfast.clock import micros
+from stepfast.coroutines import answer_of
 from stepfast.database.tables import columns_of
 from stepfast.errors import AnswerError, ConfigurationError
 from stepfast.jobs.outcome import Continue, Done, Outcome, Snooze
 from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read at run time
 from stepfast.runs import alerts
 from stepfast.runs.breaker import Waiter
-from stepfast.runs.calls import answer_of
 from stepfast.runs.lifecycle import complete
 from stepfast.runs.run import Run, RunState, find_run, lock_run
 from stepfast.runs.sweep_rows import (
@@ -46,7 +49,7 @@ from stepfast.runs.sweep_rows import (
     sweep_state,
     unseen_rows,
 )
-from stepfast.telemetry import happened
+from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +87,7 @@ class SweepJob:
         with self._database().looking() as tx:
             run = find_run(tx, run_id)
             state = sweep_state(run)
-            if run.at is not RunState.SWEEPING or run.epoch != epoch or state is None:
+            if run.phase is not RunState.SWEEPING or run.epoch != epoch or state is None:
                 return Done("this run is no longer swept by this job")
             match state.phase:
                 case "counting":
@@ -151,7 +154,7 @@ class KeepSweep:
         keep_sweep(tx, self.run, self.was, self.now)
         if self.now.phase == "held" and self.was.phase != "held":
             alerts.sweep_held(tx, self.run, self.now.note or "")
-            happened("sweep.held", feed=self.run.feed, run_id=self.run.id, note=self.now.note)
+            when_committed(tx, "sweep.held", self.run, note=self.now.note)
 
 
 # Striking: a batch of rows gets its strikes, and those that have enough go.
@@ -302,5 +305,5 @@ class EndSweep:
 
     def apply(self, tx: Transaction, /) -> None:
         run = lock_run(tx, self.run.id)
-        if run.at is RunState.SWEEPING and run.epoch == self.run.epoch:
+        if run.phase is RunState.SWEEPING and run.epoch == self.run.epoch:
             complete(tx, self.declared, run)

@@ -74,13 +74,13 @@ def read_sweep_state(frontier: str | None) -> SweepState | None:
     """The state of a sweep from a run's frontier; None if that is of its plan."""
     try:
         return None if frontier is None else msgspec.json.decode(frontier, type=SweepState)
-    except msgspec.ValidationError:
+    except msgspec.MsgspecError:
         return None
 
 
 def is_held(run: Run) -> bool:
     """Whether the run waits for a person to approve or decline its sweep."""
-    found = sweep_state(run) if run.at is RunState.SWEEPING else None
+    found = sweep_state(run) if run.phase is RunState.SWEEPING else None
     return found is not None and found.phase == "held"
 
 

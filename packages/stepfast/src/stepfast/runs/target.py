@@ -196,7 +196,8 @@ class TargetWrite:
             # All entries of these items are answered; those of rows that are refused again are opened again below.
             touched = {*batch.raw.ids, *(it.item_id for it in bad)}
             settle_entries(tx, feed, sorted(touched.intersection(self.entries)), self.settled_as)
-        put_aside(tx, feed, self.run_id, bad)
+        if bad:
+            put_aside(tx, feed, self.run_id, bad)
         self._mark_stale(tx, sorted(it.item_id for it in bad))
         return Applied(len(batch.rows) - len(guilty), len(bad), differing)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stepfast.clock import micros
 from stepfast.database.statement import sql
+from stepfast.database.stored import stored_state
 from stepfast.runs import alerts
 from stepfast.runs.breaker import LONGEST_PAUSE
 from stepfast.runs.debts import count_try
@@ -30,19 +31,10 @@ from stepfast.runs.lifecycle import (
     shard_id,
 )
 from stepfast.runs.messages import announce_end
-from stepfast.runs.partition import Partition, end_partition, find_partition, lock_partition
+from stepfast.runs.partition import Partition, PartitionState, end_partition, find_partition, lock_partition
 from stepfast.runs.repair import enqueue_run_job, renew_jobs
-from stepfast.runs.run import (
-    FEED_JOBS,
-    PartitionState,
-    Run,
-    RunState,
-    find_feed,
-    find_run,
-    kind_of,
-    lock_run,
-    move_run,
-)
+from stepfast.runs.run import FEED_JOBS, Run, RunState, find_feed, find_run, kind_of, lock_run, move_run
+from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
@@ -98,7 +90,7 @@ class RunLook:
     still_for: timedelta  # since its row moved
 
     @property
-    def at(self) -> RunState:
+    def phase(self) -> RunState:
         return self.stalled_in or self.state
 
 
@@ -109,9 +101,9 @@ def active_runs(tx: Transaction) -> list[RunLook]:
 
 def _read_look(*row: Any) -> RunLook:
     run_id, feed, state, stalled_in, shards, job_id, still = row
-    stalled = None if stalled_in is None else RunState(stalled_in)
+    stalled = None if stalled_in is None else stored_state(RunState, stalled_in)
     span = timedelta(microseconds=max(0, int(still)))
-    return RunLook(run_id, feed, RunState(state), stalled, int(shards), job_id, span)
+    return RunLook(run_id, feed, stored_state(RunState, state), stalled, int(shards), job_id, span)
 
 
 def orphaned_partitions(tx: Transaction, run_id: str) -> list[str]:
@@ -126,7 +118,7 @@ def all_partitions_read(tx: Transaction, run_id: str) -> bool:
 
 def has_live_jobs(tx: Transaction, run: RunLook) -> bool:
     """Whether the jobs that plan, consolidate or sweep the run are there."""
-    if run.at is RunState.APPLYING and run.shards:
+    if run.phase is RunState.APPLYING and run.shards:
         now = find_run(tx, run.id)
         return int(tx.first(COUNT_LIVE_JOBS, ids=_shards_of(now)) or 0) >= now.shards
     return run.job_id is not None and bool(tx.first(COUNT_LIVE_JOBS, ids=[run.job_id]))
@@ -160,13 +152,13 @@ class MissingJob(NamedTuple):
     error: str = ""
 
 
-def repair_partition(tx: Transaction, declared: Declaration, partition_id: str) -> WatchdogAct | None:
+def repair_partition(tx: Transaction, declared: Declaration, row_id: str) -> WatchdogAct | None:
     """Fail an open partition whose job gave up; if the job was lost, enqueue another one where it stopped."""
-    seen = find_partition(tx, partition_id)
+    seen = find_partition(tx, row_id)
     if seen is None or not seen.is_open:
         return None
     missing = missing_job(tx, [seen.job_id] if seen.job_id else [])
-    now = lock_partition(tx, partition_id)
+    now = lock_partition(tx, row_id)
     if now is None or not now.is_open or (now.job_id, now.epoch) != (seen.job_id, seen.epoch):
         return None
     if missing is None:
@@ -174,10 +166,17 @@ def repair_partition(tx: Transaction, declared: Declaration, partition_id: str) 
     if missing.gave_up:
         return _fail_partition(tx, declared, now, missing.error)
     run = find_run(tx, now.run_id)
-    if run.at is not RunState.FETCHING:
+    if run.phase is not RunState.FETCHING:
         return None
     renew_jobs(tx, declared, run, [now])
-    return WatchdogAct.RESUMED
+    return _resumed(tx, run, WatchdogAct.RESUMED, now)
+
+
+def _resumed(tx: Transaction, run: Run, act: WatchdogAct, partition: Partition | None = None) -> WatchdogAct:
+    """Report that a run, or a partition of it, moves again; returns the act."""
+    moved = None if partition is None else partition.public_id
+    when_committed(tx, "run.resumed", run, partition_id=moved, note=act.value)
+    return act
 
 
 def repair_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
@@ -189,7 +188,7 @@ def repair_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogA
         return None
     if missing.gave_up:
         return WatchdogAct.FAILED if job_died(tx, run, missing.error) else None
-    match run.at:
+    match run.phase:
         case RunState.PLANNING:
             enqueue_run_job(tx, declared, run, "plan")
         case RunState.APPLYING:
@@ -199,13 +198,14 @@ def repair_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogA
             enqueue_run_job(tx, declared, run, "sweep")
         case _:
             return None
-    return WatchdogAct.RESUMED
+    return _resumed(tx, run, WatchdogAct.RESUMED)
 
 
 def repair_completion(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
     """Go on with a run whose last partition has ended, if that was missed."""
     end_fetching(tx, declared, run_id)
-    return None if find_run(tx, run_id).at is RunState.FETCHING else WatchdogAct.EVALUATED
+    run = find_run(tx, run_id)
+    return None if run.phase is RunState.FETCHING else _resumed(tx, run, WatchdogAct.EVALUATED)
 
 
 def missing_job(tx: Transaction, ids: list[str]) -> MissingJob | None:
@@ -222,7 +222,7 @@ def missing_job(tx: Transaction, ids: list[str]) -> MissingJob | None:
 
 def _moving_jobs(run: Run) -> list[str]:
     """The jobs that move the whole run on: one, or the shards of a round of consolidation."""
-    if run.at is RunState.APPLYING and run.shards:
+    if run.phase is RunState.APPLYING and run.shards:
         return _shards_of(run)
     return [run.job_id] if run.job_id else []
 
@@ -233,7 +233,7 @@ def _shards_of(run: Run) -> list[str]:
 
 def _stage(run: Run) -> tuple[object, ...]:
     """What changes when a run is moved on."""
-    return run.at, run.epoch, run.rounds, run.shards, run.job_id
+    return run.phase, run.epoch, run.rounds, run.shards, run.job_id
 
 
 def _fail_partition(
@@ -243,17 +243,10 @@ def _fail_partition(
         return None
     if partition.debt_id is not None:
         count_try(tx, declared.name, partition.debt_id)
-    partition_ended(
-        tx,
-        declared,
-        partition.run_id,
-        PartitionState.FAILED,
-        seen=partition.seen,
-        rejected=partition.rejected,
-    )
+    failed = partition.moved(state=PartitionState.FAILED)
+    partition_ended(tx, declared, failed, error)
     if declared.broker is not None:
-        run = find_run(tx, partition.run_id)
-        announce_end(tx, declared, run, partition.moved(state=PartitionState.FAILED), error)
+        announce_end(tx, declared, find_run(tx, partition.run_id), failed, error)
     return WatchdogAct.FAILED
 
 
@@ -281,6 +274,7 @@ def stall_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAc
     if tx.run(STALL_RUN, id=run.id, source=run.state.value, epoch=run.epoch, reason=why) != 1:
         return None
     alerts.run_stalled(tx, run, still, why)
+    when_committed(tx, "run.stalled", run, note=why)
     return WatchdogAct.STALLED
 
 
@@ -295,7 +289,7 @@ def unstall_run(tx: Transaction, declared: Declaration, run_id: str) -> Watchdog
     run = lock_run(tx, run_id)
     if run.state is not RunState.STALLED or still_for(tx, run_id) >= declared.stall_after:
         return None
-    return WatchdogAct.MOVED if move_run(tx, run, run.at) else None
+    return _resumed(tx, run, WatchdogAct.MOVED) if move_run(tx, run, run.phase) else None
 
 
 # Alerts about feeds.
@@ -416,14 +410,14 @@ def next_unneeded_seen(tx: Transaction, after: str = "") -> str | None:
     return None
 
 
-def forget_seen(tx: Transaction, partition_id: str, limit: int = PRUNING_BATCH) -> Pruned:
+def forget_seen(tx: Transaction, row_id: str, limit: int = PRUNING_BATCH) -> Pruned:
     """Forget one batch of the seen rows of a partition, if they are not needed; in the order of the key, as they are written."""
-    if tx.rows(IS_SEEN_NEEDED, id=partition_id):
+    if tx.rows(IS_SEEN_NEEDED, id=row_id):
         return Pruned()
-    until = tx.first(END_OF_SEEN_BATCH, id=partition_id, limit=limit)
+    until = tx.first(END_OF_SEEN_BATCH, id=row_id, limit=limit)
     if until is None:
         return Pruned()
-    rows = tx.run(FORGET_SEEN, id=partition_id, until=until)
+    rows = tx.run(FORGET_SEEN, id=row_id, until=until)
     return Pruned(rows, more=rows >= limit)
 
 
@@ -438,13 +432,13 @@ def forget_run(tx: Transaction, run_id: str, limit: int = PRUNING_BATCH) -> Prun
     found = tx.rows(PARTITIONS_TO_FORGET, run_id=run_id, limit=1)
     if not found:
         return Pruned(tx.run(FORGET_RUN, id=run_id))
-    partition_id = str(found[0][0])
-    seen = forget_seen(tx, partition_id, limit)
+    row_id = str(found[0][0])
+    seen = forget_seen(tx, row_id, limit)
     if seen.rows:
         return Pruned(seen.rows, more=True)
-    last = tx.rows(END_OF_PAGE_BATCH, id=partition_id, offset=limit)
+    last = tx.rows(END_OF_PAGE_BATCH, id=row_id, offset=limit)
     if last:
         epoch, seq = last[0]
-        return Pruned(tx.run(FORGET_FIRST_PAGES, id=partition_id, epoch=epoch, seq=seq), more=True)
-    rows = tx.run(FORGET_PAGES, id=partition_id)
-    return Pruned(rows + tx.run(FORGET_PARTITION, id=partition_id), more=True)
+        return Pruned(tx.run(FORGET_FIRST_PAGES, id=row_id, epoch=epoch, seq=seq), more=True)
+    rows = tx.run(FORGET_PAGES, id=row_id)
+    return Pruned(rows + tx.run(FORGET_PARTITION, id=row_id), more=True)

@@ -2,27 +2,42 @@
 
 It moves in the transaction that completes a run, to the end of that run's window, and never back. Only an operator
 may move it elsewhere, and only while no run is active.
+
+`lifecycle.complete` moves it, `Run.moves_the_watermark` says which runs do, and `window.py` makes the window of the next run
+from it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from stepfast.clock import instant, moment
 from stepfast.database.statement import sql
 from stepfast.errors import StateError
-from stepfast.outbox.exports import export_message
+from stepfast.outbox.alerts import raise_alert
+from stepfast.outbox.exports import (
+    edited_document,
+    edited_sentence,
+    export_message,
+    instant_of,
+    owner_of_feed,
+    written_by_others,
+)
 from stepfast.outbox.messages import stage
 from stepfast.runs.run import FeedRow, lock_feed
-from stepfast.runs.window import watermark_after
+from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.runs.declaration import Declaration
     from stepfast.runs.run import Run
+
+T = TypeVar("T", int, datetime)
 
 
 # `version` counts the moves, and is the guard: it shows that the watermark is the one that was read.
@@ -48,8 +63,7 @@ def advance_watermark(tx: Transaction, declared: Declaration, run: Run) -> int |
     row = lock_feed(tx, run.feed)
     if leaves_a_gap(row.watermark, run.window_from):
         return None
-    before = None if row.watermark is None else moment(row.watermark)
-    watermark = instant(watermark_after(before, run.window))
+    watermark = watermark_after(row.watermark, run.window_to)
     moved = tx.run(
         MOVE_WATERMARK,
         feed=run.feed,
@@ -62,6 +76,11 @@ def advance_watermark(tx: Transaction, declared: Declaration, run: Run) -> int |
     _require(moved, run.feed)
     _export(tx, declared.export, row, watermark, run.id)
     return watermark
+
+
+def watermark_after(before: T | None, window_to: T) -> T:
+    """The watermark once everything in a window up to `window_to` is in the target. It never moves back."""
+    return window_to if before is None else max(before, window_to)
 
 
 def leaves_a_gap(watermark: int | None, window_from: int | None) -> bool:
@@ -82,6 +101,10 @@ def _require(moved: int, feed: str) -> None:
         )
 
 
+# When the run that is named ended; of one that is being completed in this transaction, `completed_at` is not set yet.
+RUN_COMPLETED_AT = sql("SELECT COALESCE(completed_at, ended_at) FROM stepfast_run WHERE id = :id")
+
+
 # The export: the watermark as a small JSON document for others, in the shape that operators know.
 #
 # It is staged in the transaction that moves the watermark, and written by the relay after the commit. The database
@@ -94,8 +117,9 @@ def _export(tx: Transaction, address: str | None, row: FeedRow, watermark: int, 
             feed=row.feed,
             watermark=watermark,
             run_id=run_id,
-            completed_at=row.now,
+            completed_at=None if run_id is None else tx.first(RUN_COMPLETED_AT, id=run_id),
             version=row.version + 1,
+            made_at=row.now,
         )
         export(tx, address, document)
 
@@ -106,15 +130,16 @@ class WatermarkDocument:
 
     feed: str
     watermark: int
-    run_id: str | None  # the last run that moved it
-    completed_at: int
+    run_id: str | None  # the last run that moved it; None: an operator set it before there was one
+    completed_at: int | None  # when that run completed
     version: int  # which move it was
+    made_at: int  # when it was moved, by the run or by an operator
 
     def to_json(self) -> str:
         document = {
             "lastUpdatedAt": _written(self.watermark),
             "lastRunId": self.run_id,
-            "lastRunCompletedAt": _written(self.completed_at),
+            "lastRunCompletedAt": None if self.completed_at is None else _written(self.completed_at),
         }
         return msgspec.json.encode(document).decode()
 
@@ -124,11 +149,46 @@ def export(tx: Transaction, address: str, document: WatermarkDocument) -> None:
     message = export_message(
         address,
         document.to_json(),
-        owner=f"feed {document.feed}",
+        owner=owner_of_feed(document.feed),
         version=document.version,
-        made_at=document.completed_at,
+        made_at=document.made_at,
     )
     stage(tx, message)
+
+
+# A document that was edited by hand, which moves nothing: noticed when a run begins, and when the document is replaced.
+
+LONGEST_LOOK: Final = 10.0  # seconds
+
+
+async def find_edit(declared: Declaration, run: Run) -> list[EditedDocument]:
+    """The exported document, if others have written it and it names another watermark than the run begins with."""
+    address = declared.export
+    if address is None:
+        return []
+    try:
+        async with asyncio.timeout(LONGEST_LOOK):
+            text = await asyncio.to_thread(written_by_others, address)
+    except TimeoutError:
+        return []
+    if text is None or ((at := instant_of(text)) is not None and instant(at) == run.watermark_before):
+        return []
+    return [EditedDocument(run, address, text)]
+
+
+@dataclass(frozen=True)
+class EditedDocument:
+    """An effect of the run's first step: an alert says what a document that was edited means."""
+
+    run: Run
+    address: str
+    text: str
+
+    def apply(self, tx: Transaction, /) -> None:
+        feed = self.run.feed
+        raise_alert(tx, edited_document(feed, self.address, self.text))
+        note = edited_sentence(feed, self.address, self.text)
+        when_committed(tx, "watermark.edited", self.run, note=note)
 
 
 def _written(at: int) -> str:

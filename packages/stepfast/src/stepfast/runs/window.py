@@ -114,11 +114,6 @@ def backfill_window(
     return window
 
 
-def watermark_after(before: datetime | None, window: Window) -> datetime:
-    """The watermark once everything in this window is in the target. It never moves back."""
-    return window.to if before is None else max(before, window.to)
-
-
 def skew(source_time: datetime, answered_at: datetime) -> timedelta:
     """How far the source's clock is ahead of ours, at least: it showed `source_time` before its answer reached us."""
     return source_time - answered_at

@@ -12,9 +12,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, assert_never
 
 from stepfast.clock import Duration, duration, instant, micros, moment
-from stepfast.config import MAX_PAYLOAD
+from stepfast.config import MAX_PAYLOAD, checked_name
+from stepfast.database.stored import stored_state
 from stepfast.errors import ArgumentsError, ConfigurationError
-from stepfast.jobs.kinds import checked_name, checked_priority
+from stepfast.jobs.kinds import checked_priority
 from stepfast.jobs.payload import decode, to_json
 from stepfast.schedules.cron import Calendar, Every, Once, Timing, parse, zone
 
@@ -96,7 +97,8 @@ class Definition:
             return Calendar(parse(self.cron), zone(self.tz))
         if self.every is not None:
             return Every(self.every)
-        assert self.once_at is not None  # noqa: S101 - one of the three
+        if self.once_at is None:
+            raise ConfigurationError("a schedule needs cron, every or at; its row has none of them")
         return Once(self.once_at)
 
     def arguments_at(self, tick: int) -> str:
@@ -169,7 +171,13 @@ def stored(definition: Definition) -> dict[str, Any]:
 
 def restored(fields: Mapping[str, Any]) -> Definition:
     """A definition from its columns."""
-    return Definition(**{**fields, "missed": Missed(fields["missed"]), "overlap": Overlap(fields["overlap"])})
+    return Definition(
+        **{
+            **fields,
+            "missed": stored_state(Missed, fields["missed"]),
+            "overlap": stored_state(Overlap, fields["overlap"]),
+        }
+    )
 
 
 def _when(given: ScheduleOptions, before: Definition | None) -> tuple[str | None, int | None, int | None]:

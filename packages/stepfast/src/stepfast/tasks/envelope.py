@@ -5,42 +5,44 @@ Unknown fields are no problem. The names of tasks stand here too: their kinds of
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from stepfast.config import MAX_PAYLOAD
 from stepfast.errors import PermanentError
+from stepfast.jobs.end_webhook import TASK_PREFIX
 from stepfast.notifications.webhook import problem_of
+from stepfast.telemetry.traces import sender_trace
+from stepfast.transports.body import MOST_WRAPPINGS, from_base64, json_inside
 
 if TYPE_CHECKING:
-    from stepfast.jobs.kinds import Kinds
+    from stepfast.jobs.kinds import Kind, Kinds
 
 
+EXPECTED: Final = "a task is an object with task_id, task_type and payload"
 VERSION: Final = 1  # the newest schema that is understood here
 LONGEST_ID: Final = 200
 LONGEST_REASON: Final = 1_000
 # As a Logic App's connector to Storage Queue hands messages on: {"QueueMessagesList": {"QueueMessage": [{"MessageText": …}]}}
 CONNECTOR: Final = ("MessageText", "QueueMessage", "QueueMessagesList")
-MOST_WRAPPINGS: Final = 8
+# Bytes of a message that is read at all: the largest payload in base64, with room for the other fields.
+LARGEST_MESSAGE: Final = 2 * MAX_PAYLOAD
 # A payload with such a name could be taken for one that we have sealed, and wait for its key for ever.
 OURS: Final = "stepfast."
 TYPE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
-_TRACE: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-PREFIX: Final = "task."  # of the kinds of jobs that tasks are
+PREFIX: Final = TASK_PREFIX
 REFUSED: Final = "refused-task"  # the kind of a message that is no task
 DEFAULT_CLIENT: Final = "default"
-TASK_DATA: Final = "TASK_DATA"  # the source of a task that no broker brought
+TASK_DATA: Final = (
+    "TASK_DATA"  # the environment variable of single-task mode: the source of a task that no broker brought
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,8 @@ class Envelope:
     payload: str = "{}"
     webhook_url: str | None = None
     trace: str | None = None
+    kind: Kind | None = field(default=None, repr=False, compare=False)  # of its job; None: not looked up yet
+    digest: str | None = None  # of the payload, to tell it from another one
 
 
 class TaskRefusedError(PermanentError):
@@ -69,6 +73,7 @@ class TaskRefusedError(PermanentError):
 
 def read(text: str) -> Envelope:
     """Make a task of a message, or raise `TaskRefusedError` with everything that is wrong with it."""
+    _refuse_large(text)
     fields = _fields_of(text)
     problems: list[str] = []
     _version(_value(fields.get("schema_version")), problems)
@@ -84,13 +89,13 @@ def read(text: str) -> Envelope:
         task_type=task_type,
         payload=payload,
         webhook_url=webhook_url,
-        trace=_trace(_value(fields.get("traceparent"))),
+        trace=sender_trace({"traceparent": _value(fields.get("traceparent"))}),
     )
 
 
 def _fields_of(text: str, wrappings: int = MOST_WRAPPINGS) -> dict[str, msgspec.Raw]:
-    """The fields of a JSON object, which may be wrapped: in base64, in a list of one, or by a connector."""
-    given = _plain(text)
+    """The fields of a JSON object, which may be wrapped: see `json_inside`; and in a list of one, or by a connector."""
+    given = json_inside(text)
     try:
         if given.startswith("["):
             inside = _only(msgspec.json.decode(given, type=list[msgspec.Raw]))
@@ -105,17 +110,20 @@ def _fields_of(text: str, wrappings: int = MOST_WRAPPINGS) -> dict[str, msgspec.
         wrapped = bytes(inside).strip()
         within = msgspec.json.decode(wrapped, type=str) if wrapped.startswith(b'"') else wrapped.decode()
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        what = "it is no JSON object" if _is_json(given) else f"it is no JSON ({error})"
-        raise TaskRefusedError(f"{what}; a task is an object with task_id, task_type and payload") from None
+        raise TaskRefusedError(f"{_why_no_object(given, error)}; {EXPECTED}") from None
     return _fields_of(within, wrappings - 1)
 
 
-def _plain(text: str) -> str:
-    given = text.removeprefix("\ufeff").strip()
-    if given and _BASE64.fullmatch(given):
-        with suppress(binascii.Error, ValueError):  # then it is neither, and what follows says so
-            given = base64.b64decode("".join(given.split()), validate=True).decode()
-    return given.removeprefix("\ufeff").strip()
+def _refuse_large(text: str) -> None:
+    """Refuse a message that is too large, before any of it is read."""
+    # Of most texts the number of characters is enough to know.
+    if len(text) <= LARGEST_MESSAGE // 4:
+        return
+    if (size := len(text.encode(errors="surrogatepass"))) > LARGEST_MESSAGE:
+        raise TaskRefusedError(
+            f"it takes {size:,} bytes, at most {LARGEST_MESSAGE:,} are read; keep the data where the handler can fetch it, "
+            "and send its address"
+        )
 
 
 def _only(items: list[msgspec.Raw]) -> msgspec.Raw:
@@ -131,6 +139,15 @@ def _handed_on(fields: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
     return next((fields[name] for name in CONNECTOR if name in fields), None)
 
 
+def _why_no_object(given: str, error: Exception) -> str:
+    if _is_json(given):
+        return "it is no JSON object"
+    inside = from_base64(given)
+    if inside is None:
+        return f"it is no JSON ({error})"
+    return f"it is no JSON ({error}), nor base64 of JSON: decoded, it has {len(inside)} other characters"
+
+
 def _is_json(text: str) -> bool:
     try:
         msgspec.json.decode(text)
@@ -144,10 +161,6 @@ def _value(raw: msgspec.Raw | None) -> Any:
         return None if raw is None else msgspec.json.decode(bytes(raw))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return msgspec.UNSET  # there, but unusable: a number too large, half a character
-
-
-def _trace(value: Any) -> str | None:
-    return value if isinstance(value, str) and _TRACE.fullmatch(value) else None
 
 
 def _version(value: Any, problems: list[str]) -> None:

@@ -18,15 +18,16 @@ import msgspec
 from stepfast.clock import Duration, duration
 from stepfast.errors import ArgumentsError, ConfigurationError
 from stepfast.jobs.end_webhook import DoneWebhook
-from stepfast.jobs.kinds import Kind, Kinds, checked_priority, is_async
+from stepfast.jobs.kinds import Kind, Kinds, checked_priority, checked_timeout, is_async
 from stepfast.jobs.outcome import Done, Outcome
 from stepfast.jobs.payload import Arguments, to_json
-from stepfast.jobs.retry import Retry
+from stepfast.jobs.retry import Retry, checked_retry
 from stepfast.limits.limit import Limit, checked_limits
 from stepfast.tasks.envelope import DEFAULT_CLIENT, REFUSED, TYPE, kind_of, queue_of
 from stepfast.tasks.store import refused_kind
 
 if TYPE_CHECKING:
+    from stepfast.encryption import Encryption
     from stepfast.jobs.step import Step
 
 
@@ -42,14 +43,14 @@ class TaskOptions(TypedDict, total=False):
     """Options of a type of tasks. `timeout` is for one try; WORKER_TASK_TIMEOUT may make it shorter."""
 
     priority: int
-    retry: Retry
+    retry: Retry | int  # a number: so many attempts
     timeout: Duration | None
     limits: Sequence[Limit]
     result_ttl: Duration
 
 
 def register(
-    kinds: Kinds, task_type: str, options: TaskOptions, *, encrypted: bool = False
+    kinds: Kinds, task_type: str, options: TaskOptions, *, encrypted: Encryption = False
 ) -> Callable[[H], H]:
     """Register a handler of tasks. The function itself stays as it is: a test may call it."""
     if not TYPE.fullmatch(task_type):
@@ -68,7 +69,9 @@ def register(
     return add
 
 
-def _kind(task_type: str, handler: Callable[..., Any], options: TaskOptions, *, encrypted: bool) -> Kind:
+def _kind(
+    task_type: str, handler: Callable[..., Any], options: TaskOptions, *, encrypted: Encryption
+) -> Kind:
     name = kind_of(task_type)
     arguments = TaskArguments(name, handler)
     kept = options.get("result_ttl")
@@ -78,7 +81,7 @@ def _kind(task_type: str, handler: Callable[..., Any], options: TaskOptions, *, 
         arguments=arguments,
         queue=queue_of(os.environ.get("CLIENT_ID", "").strip() or DEFAULT_CLIENT),
         priority=checked_priority(options.get("priority", 0)),
-        retry=options.get("retry") or _default_retry(),
+        retry=checked_retry(f"task {task_type!r}", options.get("retry")) or _default_retry(),
         timeout=_shorter(options.get("timeout", DEFAULT_TIMEOUT), _timeout_limit()),
         is_async=is_async(handler),
         limits=checked_limits(name, options.get("limits", ()), arguments.names),
@@ -143,7 +146,7 @@ def _default_retry() -> Retry:
 
 
 def _shorter(given: Duration | None, limit: timedelta | None) -> timedelta | None:
-    own = None if given is None else duration(given, "timeout")
+    own = checked_timeout(given)
     if own is None or limit is None:
         return limit if own is None else own
     return min(own, limit)

@@ -46,6 +46,7 @@ from stepfast.transports.contract import (
     TransportError,
     TransportRefusedError,
 )
+from stepfast.transports.queue_depth import report_depth
 
 if TYPE_CHECKING:
     from stepfast.app_protocol import WholeApp
@@ -118,6 +119,7 @@ class Intake:
         self._opened = threading.Event()
         self._refused: StepfastError | None = None
         self._thread = threading.Thread(target=self._live, name="stepfast-intake", daemon=True)
+        self.last_task: StoredMessage | None = None  # that became a job, or was one
         self.failed = False  # something broke, or the one task that was wanted did not end well
 
     def start(self) -> None:
@@ -163,6 +165,7 @@ class Intake:
         renewing = asyncio.create_task(self._until_left(partial(self._messages.renew_until, self._left)))
         following = asyncio.create_task(self._until_left(self._follow_tasks))
         recovering = asyncio.create_task(self._recover_until_stopped())
+        measuring = asyncio.create_task(report_depth(self._transport, [self._queue]))
         try:
             await self._take_until_stopped()
             if self._settings.once:
@@ -171,7 +174,8 @@ class Intake:
             self._ended()
             await self._left.wait()
             recovering.cancel()  # of a broker that does not answer: it looks at `_stopping` by itself
-            await asyncio.gather(recovering, return_exceptions=True)
+            measuring.cancel()
+            await asyncio.gather(recovering, measuring, return_exceptions=True)
             await following
             if self._settings.once:  # held to the end means stopped before it
                 self.failed = bool(self._failed_tasks or self._messages.lost_tasks or len(self._messages))
@@ -336,6 +340,7 @@ class Intake:
 
     async def _acknowledge(self, message: HeldMessage, stored: StoredMessage) -> None:
         stored.report(self._queue, message.delivery.id)
+        self.last_task = stored
         if self._until_end and stored.job_id:
             self._messages.hold_for(message, stored)
         elif stored.refused is not None:

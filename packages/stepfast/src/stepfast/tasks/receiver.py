@@ -3,24 +3,31 @@
     app.mount("/stepfast", TaskReceiver("postgresql://…", secrets=["whsec_…"]))
 
 It needs nothing but what Stepfast needs. A repeated webhook is answered as the first time, and saved once.
+
+Webhooks are kept for a while, and up to a size. Whoever is allowed to send can send much: beyond that size new ones are
+refused, so that none that was accepted is lost; the sender tries again.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from stepfast.clock import Duration, duration, micros
+from stepfast.config import Size, size, spoken_size
 from stepfast.database.database import Database, persist
 from stepfast.database.drivers import open_database
 from stepfast.database.migrate import require_current_schema
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, ConstraintError, DatabaseError, SignatureError
-from stepfast.notifications.webhook import UNSIGNED, key_of, verify
+from stepfast.notifications.webhook import PREFIX, UNSIGNED, key_of, verify
 from stepfast.tasks.envelope import DEFAULT_CLIENT
-from stepfast.telemetry import happened
+from stepfast.telemetry import happened, when_committed
 from stepfast.telemetry.masking import storable
 from stepfast.threads import in_own_thread
 
@@ -32,6 +39,11 @@ LARGEST_BODY: Final = 512 * 1024  # twice what we send
 LONGEST: Final = 200  # the widths of columns
 LONGEST_WEBHOOK: Final = 128
 STATUSES: Final = frozenset({"completed", "failed"})
+KEEP: Final = "30d"
+MOST: Final = "1GB"
+PRUNING_EVERY: Final = 60.0  # seconds
+MEASURING_EVERY: Final = 600.0  # seconds; and when there seems to be no room
+PRUNING_BATCH: Final = 500
 
 SAVE_WEBHOOK = sql("""
     INSERT INTO stepfast_received (id, task_id, client, task_type, status, received_at, body)
@@ -42,6 +54,16 @@ WEBHOOKS_OF_TASK = sql("""
     SELECT id, body FROM stepfast_received
      WHERE task_id = :task_id AND client = :client ORDER BY received_at DESC, id DESC LIMIT :limit
 """)
+
+OLD_WEBHOOKS = sql("""
+    SELECT id FROM stepfast_received WHERE received_at < {now} - :age ORDER BY received_at LIMIT :limit {skip_locked}
+""")
+FORGET_WEBHOOKS = sql("DELETE FROM stepfast_received WHERE id {any_of:ids} AND received_at < {now} - :age")
+# Characters, where a database does not count bytes without reading every text: what is sent is mostly ASCII.
+SIZE_OF_WEBHOOKS = sql(
+    "SELECT COALESCE(SUM(LENGTH(body)), 0) FROM stepfast_received",
+    postgresql="SELECT COALESCE(SUM(OCTET_LENGTH(body)), 0) FROM stepfast_received",
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +119,7 @@ def save(tx: Transaction, end: ReceivedEnd, saved: Saved | None = None) -> bool:
         return False  # saved at this very moment by another process
     if saved is not None:
         saved(tx, end)
-    happened("webhook.saved", task_id=end.task_id, status=end.status)
+    when_committed(tx, "webhook.saved", task_id=end.task_id, status=end.status)
     return True
 
 
@@ -110,6 +132,67 @@ def latest_end(tx: Transaction, task_id: str, *, client: str = DEFAULT_CLIENT) -
     return ReceivedEnd.read(str(rows[0][0]), body.encode(), msgspec.json.decode(body, type=dict[str, Any]))
 
 
+def prune_received(tx: Transaction, age: int, limit: int) -> int:
+    """Delete one batch of webhooks that were received longer than `age` ago; returns how many."""
+    ids = [row[0] for row in tx.rows(OLD_WEBHOOKS, age=age, limit=limit)]
+    return tx.run(FORGET_WEBHOOKS, ids=ids, age=age) if ids else 0
+
+
+def secrets_of_receiver(given: Sequence[str], host: str | None = None) -> tuple[list[str], list[str]]:
+    """Of the secrets in STEPFAST_WEBHOOK_SECRETS those that a receiver believes, and the hosts whose secrets it does not.
+
+    As a worker signs: with the secrets of the receiver's host, or if it has none with those without a host. The receiver
+    of another host knows the secrets of that host, and could sign for it.
+    """
+    of_host: dict[str, list[str]] = {}
+    for text in given:
+        name, found, secret = text.rpartition(f"={PREFIX}")
+        of_host.setdefault(name.lower(), []).append(f"{PREFIX}{secret}" if found else text)
+    own = (host or "").lower()
+    believed = of_host.pop(own if own in of_host else "", [])
+    return believed, sorted(of_host)
+
+
+class ReceivedStore:
+    """The webhooks that are kept: old ones are deleted now and then, and no more than `most` bytes are accepted."""
+
+    def __init__(self, database: Database, keep: Duration, most: Size) -> None:
+        self.most = size(most, "most")
+        self._database = database
+        self._age = micros(duration(keep, "keep"))
+        self._size = 0  # when it was measured last, and what came since
+        self._pruned = self._measured = -MEASURING_EVERY
+        self._full = False
+        self._lock = threading.Lock()
+
+    def has_room(self, body: str) -> bool:
+        """Whether one more is accepted. Deletes old ones and measures the rest first, if that was not done for a while."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._pruned > PRUNING_EVERY:
+                self._prune()
+                late = now - self._measured > MEASURING_EVERY or self._size + len(body) > self.most
+                self._size = self._measure() if late else self._size
+                self._pruned, self._measured = now, now if late else self._measured
+            full = self._size + len(body) > self.most
+            if full and not self._full:
+                happened("receiver.filled", size=self._size)
+            self._full = full
+            self._size += 0 if full else len(body)
+            return not full
+
+    def _prune(self) -> None:
+        total = 0
+        while removed := persist(self._database, lambda tx: prune_received(tx, self._age, PRUNING_BATCH)):
+            total += removed
+        if total:
+            happened("received.pruned", webhooks=total)
+
+    def _measure(self) -> int:
+        with self._database.reading() as tx:
+            return int(tx.first(SIZE_OF_WEBHOOKS))
+
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -119,12 +202,22 @@ _body: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class TaskReceiver:
-    """Takes POST at any path below it. `saved` is called in the transaction that saves: your rows and ours, or neither."""
+    """Takes POST at any path below it. `saved` is called in the transaction that saves: your rows and ours, or neither.
+
+    Webhooks are deleted when they are older than `keep`; new ones are refused while all of them have the size `most`.
+    """
 
     def __init__(
-        self, database: str | Database, *, secrets: str | Sequence[str], saved: Saved | None = None
+        self,
+        database: str | Database,
+        *,
+        secrets: str | Sequence[str],
+        saved: Saved | None = None,
+        keep: Duration = KEEP,
+        most: Size = MOST,
     ) -> None:
         self._database = open_database(database) if isinstance(database, str) else database
+        self._store = ReceivedStore(self._database, keep, most)
         self._secrets = [secrets] if isinstance(secrets, str) else list(secrets)
         self._saved = saved
         self._checked = False
@@ -176,6 +269,8 @@ class TaskReceiver:
         except DatabaseError as error:
             happened("database.lost", error=error, note="a webhook was not saved; it comes again")
             return 503, "try again"
+        if new is None:
+            return 503, f"{spoken_size(self._store.most)} are kept already; try again later"
         return 200, "saved" if new else "saved before"
 
     def _verified(self, body: bytes, headers: dict[str, str]) -> str:
@@ -186,10 +281,14 @@ class TaskReceiver:
             raise SignatureError("the header webhook-id is missing")
         return webhook_id
 
-    def _save(self, end: ReceivedEnd) -> bool:
+    def _save(self, end: ReceivedEnd) -> bool | None:
+        """Whether it was new; None if there is no room for it."""
         if not self._checked:
             require_current_schema(self._database)
             self._checked = True
+        if not self._store.has_room(end.body):
+            with self._database.reading() as tx:
+                return False if tx.rows(FIND_WEBHOOK, id=end.webhook_id) else None
         return persist(self._database, lambda tx: save(tx, end, self._saved))
 
 

@@ -12,6 +12,7 @@ from stepfast.errors import ConfigurationError
 from stepfast.jobs.payload import to_json
 from stepfast.tasks.envelope import VERSION, TaskRefusedError, queue_of, read
 from stepfast.tasks.store import task_key
+from stepfast.telemetry import current_trace
 from stepfast.transports.contract import Outgoing
 from stepfast.transports.open import Link
 
@@ -65,7 +66,7 @@ def message_of(
     """The message of a task, checked as its worker will check it."""
     try:
         given: Any = msgspec.json.decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise ConfigurationError(f"payload: it is no JSON ({error})") from error
     envelope = {
         "schema_version": VERSION,
@@ -75,6 +76,8 @@ def message_of(
     }
     if webhook_url is not None:
         envelope["webhook_url"] = webhook_url
+    if (trace := current_trace()) is not None:
+        envelope["traceparent"] = trace
     body = to_json(envelope)
     try:
         found = read(body)

@@ -135,6 +135,11 @@ class TaskSettings(BaseSettings):
     concurrency: int = Field(
         10, ge=1, le=1000, validation_alias="WORKER_CONCURRENCY", description="tasks done side by side"
     )
+    queues: str = Field(
+        "auto",
+        validation_alias="WORKER_QUEUES",
+        description="polling: queues of jobs worked on beside tasks; auto: those of the app's own jobs; none: tasks only",
+    )
     grace: Span = Field(
         timedelta(seconds=30),
         validation_alias="WORKER_GRACE",
@@ -240,9 +245,14 @@ def read_env_file(path: str) -> set[str]:
     """Set variables from a file where the environment has none; returns their names."""
     from dotenv import dotenv_values
 
-    if not Path(path).is_file():
-        raise ConfigurationError(f"there is no file {path!r} to read variables from")
-    added = {name: value for name, value in dotenv_values(path).items() if value and not os.environ.get(name)}
+    try:
+        if not Path(path).is_file():
+            raise ConfigurationError(f"there is no file {path!r} to read variables from")
+        found = dotenv_values(path)
+    except (OSError, ValueError) as error:  # a name that no file can have, no right to read it, no text
+        why = getattr(error, "strerror", None) or error  # without the name, which may be long
+        raise ConfigurationError(f"the file {path!r:.200} cannot be read: {why}") from error
+    added = {name: value for name, value in found.items() if value and not os.environ.get(name)}
     os.environ.update(added)
     return set(added)
 
@@ -381,11 +391,15 @@ OTHERS: Final = {
     "STEPFAST_METRICS_PORT": ("", "where a worker serves /metrics and /healthz"),
     "STEPFAST_METRICS_HOST": ("127.0.0.1", "on which address"),
     "STEPFAST_OPERATOR": ("", "who acts, in the audit; without it user@host"),
+    "STEPFAST_GUARDIAN": ("", "off: workers have no guardian"),
     "STEPFAST_APP": ("", "MODULE:APP of the commands that need the code of a feed"),
     "STEPFAST_MAX_CONNECTIONS": (
         str(MAX_CONNECTIONS),
         "connections to a database server that a process may use",
     ),
+    "STEPFAST_AZURE_HOSTS": ("", "hosts outside of Azure that may get the identity's token"),
+    "STEPFAST_RECEIVED_RETENTION": ("30d", "how long a receiver keeps webhooks about tasks"),
+    "STEPFAST_RECEIVED_SIZE": ("1GB", "how much a receiver keeps of them"),
     "STEPFAST_LISTEN_URL": ("", "where workers listen, if a pooler stands before the database"),
     CALLBACK_URL: ("", "where callbacks are received, as the world sees it"),
     SECRET_KEY: ("", "what is encrypted and signed with, the newest key first"),
@@ -394,6 +408,7 @@ MEANINGS: Final = {
     "webhook_secrets": "what webhooks are signed with",
     "webhook_allow": "hosts and networks inside your walls that webhooks may reach",
     "webhook_timeout": "for one try to deliver a webhook",
+    "export_folders": "where exports of feeds are written that this worker does not know",
     "alert_urls": "where alerts go, as URLs of Apprise",
     "alert_cooldown": "how long a cause stays quiet after it was told",
     "alert_deaths": "whether a job that dies raises an alert",

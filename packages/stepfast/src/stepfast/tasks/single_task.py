@@ -1,4 +1,6 @@
-"""One task, in a process made for it: `TASK_DATA` has it, and the exit code says how it ended.
+"""One task, in a process made for it: the environment variable `TASK_DATA` has it, and the exit code says how it ended.
+
+`tasks/command.py` chooses this mode when the variable is set.
 
 The work is done by a child process, an ordinary worker that serves a queue in which this task stands alone. The parent
 runs none of the user's code meanwhile. So whatever becomes of the child, the parent is there: to start another one where
@@ -7,7 +9,6 @@ it crashed, to kill it when its time is over, and to stay until the webhook abou
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import mmap
 import os
@@ -28,12 +29,20 @@ from stepfast.config import WorkerSettings
 from stepfast.database.database import persist
 from stepfast.database.failures import blames_a_row
 from stepfast.database.statement import sql
-from stepfast.errors import DatabaseError, StepfastError
+from stepfast.errors import AccessRefusedError, DatabaseError, StepfastError
 from stepfast.jobs.end_webhook import TaskTimeoutError
 from stepfast.jobs.kinds import Kinds
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.results.watch import wait_for
-from stepfast.tasks.envelope import TASK_DATA, TaskRefusedError, own_queue, queue_of
+from stepfast.tasks.enqueued_jobs import (
+    is_parked,
+    queues_of_jobs,
+    report_left_jobs,
+    unfinished_jobs,
+    wait_for_jobs,
+    wait_while_at_work,
+)
+from stepfast.tasks.envelope import PREFIX, TASK_DATA, TaskRefusedError, own_queue, queue_of
 from stepfast.tasks.store import (
     Origin,
     TaskEnd,
@@ -49,8 +58,9 @@ from stepfast.tasks.store import (
     why_unsent,
 )
 from stepfast.telemetry import happened
+from stepfast.telemetry.traces import export_spans, flush_spans
 from stepfast.worker.leases import UNWIND
-from stepfast.worker.process import exit_stuck, on_stop_signal
+from stepfast.worker.process import HANGUP, STOP_SIGNALS, exit_stuck, on_stop_signal, say, serve
 from stepfast.worker.relay import Relay
 from stepfast.worker.worker import Worker
 
@@ -99,22 +109,26 @@ def run_single_task(app: WholeApp, task: SingleTask, say: Callable[[str], None])
     end = work.until_ended(job)
     if end is None:
         return FAILED
+    export_spans()  # as late as this: a child inherits no exporter
     work.hand_over(end)
     work.send_webhook(job, end)
+    work.run_jobs(end.job_id, task_ended=True)
+    work.report_left_jobs(end)
     happened("task.ended", task_id=work.task_id, job_id=end.job_id, state=end.state)
     say(f"task {work.task_id or '(without an id)'} {_spoken(end)}")
     return COMPLETED if end.state == "done" else FAILED
 
 
 class _Parent:
-    """The parent process: store → let children work → hand over → send the webhook."""
+    """The parent process: store → let children work → hand over → send the webhook → see to the jobs that it enqueued."""
 
     def __init__(self, app: WholeApp, task: SingleTask, say: Callable[[str], None]) -> None:
         self._app = app
         self._task = task
         self._say = say
-        self._database = app.database
+        self._database = app.unchecked_database
         self._queue = own_queue(task.client, task.text)
+        self._private = self._database.dialect.name == "sqlite"  # no worker will look into this file
         self._started = time.monotonic()
         self._asked: list[int] = []  # signals, in the order in which they came
         self._child: Child | None = None
@@ -123,24 +137,29 @@ class _Parent:
 
     def store(self) -> TaskJob:
         """Store the task as a job; a repeated task is the same job."""
+        self._patiently(lambda: self._app.database)  # are the tables there?
         origin = Origin(self._task.client, TASK_DATA, None, self._queue)
         try:
             envelope = read_task(self._task.text, self._app.kinds)
         except TaskRefusedError as why:
-            self.task_id, error = why.task_id, why
-            self._say(f"refused: {why}")
-            stored = self._write(
-                lambda tx: refuse_message(tx, origin, self._task.text, error, self._app.kinds)
-            )
-            happened("task.refused", task_id=why.task_id, job_id=stored.job_id, error=why)
-            return stored
+            return self._refuse(origin, why)
         self.task_id = envelope.task_id
-        return self._write(lambda tx: accept_task(tx, origin, envelope))
+        stored = self._write(lambda tx: accept_task(tx, origin, envelope))
+        return stored if stored.conflict is None else self._refuse(origin, stored.conflict)
+
+    def _refuse(self, origin: Origin, why: TaskRefusedError) -> TaskJob:
+        self.task_id = why.task_id
+        self._say(f"refused: {why}")
+        stored = self._write(lambda tx: refuse_message(tx, origin, self._task.text, why, self._app.kinds))
+        happened("task.refused", task_id=why.task_id, job_id=stored.job_id, error=why)
+        return stored
 
     def until_ended(self, job: TaskJob) -> TaskEnd | None:
         """Let one child after the other work until the task has ended; None if we were asked to stop before."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
+        if HANGUP is not None and signal.getsignal(HANGUP) is not signal.SIG_IGN:
+            signal.signal(HANGUP, self._on_signal)
         job_id, fruitless, before = job.job_id, 0, None
         while True:
             self._rescue()
@@ -160,7 +179,33 @@ class _Parent:
                 why = "its process ends again and again, nothing changes"
                 raise StepfastError(f"task {self.task_id}: {why}; stepfast jobs show {job_id}")
             self._write(lambda tx: move_task(tx, job_id, self._queue))
-            self._work_in_child(job_id)
+            self.run_jobs(job_id)
+            self._work_in_child(job_id, (self._queue,))
+
+    def run_jobs(self, job_id: str, *, task_ended: bool = False) -> None:
+        """Run the jobs that the task enqueued, where no other worker would, while the task itself has nothing to do.
+
+        Never beside the task: a job that kills its process would take the end of the task with it.
+        """
+        fruitless, before = 0, -1
+        while self._private and not self._asked and not self._late(0.0) and fruitless < FRUITLESS:
+            self._rescue()
+            left, may = self._read(
+                lambda tx: (unfinished_jobs(tx, job_id), task_ended or is_parked(tx, job_id))
+            )
+            if not may or not left.can_run:
+                return
+            fruitless, before = (fruitless + 1 if len(left) == before else 0), len(left)
+            queues = tuple(sorted({*queues_of_jobs(self._app.kinds), *left.queues}))
+            if self._work_in_child(job_id, queues, task_ended=task_ended):
+                return  # it did what it could; one that died is followed by another
+
+    def report_left_jobs(self, end: TaskEnd) -> None:
+        """Say where jobs are left that the task enqueued."""
+        try:
+            report_left_jobs(self._database, self.task_id, end.job_id, self._say)
+        except DatabaseError as error:
+            self._say(f"nobody can see whether task {self.task_id} left jobs unfinished: {error}")
 
     def hand_over(self, end: TaskEnd) -> None:
         """Move a task that did not end well to the client's queue: if an operator retries it, any worker may take it."""
@@ -192,10 +237,14 @@ class _Parent:
             time.sleep(LOOK)
         relay.stop()
 
-    def _work_in_child(self, job_id: str) -> None:
+    def _work_in_child(self, job_id: str, queues: tuple[str, ...], *, task_ended: bool = False) -> bool:
+        """Let a child work, and watch it until it ends; whether it ended in good order."""
         self._database.close()  # SQLite's locks belong to a process: the child must not inherit open files
-        self._worked = True
-        self._child = child = Child(self._app, self._task, self._queue, job_id, self._remaining())
+        on_task = queues == (self._queue,)
+        self._worked = self._worked or on_task
+        self._child = child = Child(
+            self._app, self._task, queues, job_id, self._remaining(), on_task=on_task, task_ended=task_ended
+        )
         child.start()
         if self._asked:
             child.signal(signal.SIGTERM)  # it came while there was no child to pass it on to
@@ -205,13 +254,17 @@ class _Parent:
             asked_at = now if self._asked and asked_at is None else asked_at
             unwinding, stopping = (UNWIND, 0.0) if child.silence() > SILENCE else (FORCE, STOPPING)
             grace = self._task.grace.total_seconds() + stopping
-            if self._late(unwinding) or (asked_at is not None and now > asked_at + grace):
+            late = self._late(
+                unwinding if on_task else grace
+            )  # jobs may finish within the grace, as after a signal
+            if late or (asked_at is not None and now > asked_at + grace):
                 child.signal(signal.SIGKILL)
             elif self._late(0.0):
                 with suppress(DatabaseError):  # it is away: we come here again in a second
                     # If it waits for its next try; one that runs is ended by the child.
                     persist(self._database, lambda tx: self._give_up(tx, job_id))
         self._child = None
+        return child.code == WORKED
 
     def _late(self, by: float) -> bool:
         limit = self._task.timeout
@@ -243,14 +296,19 @@ class _Parent:
         until, reported = time.monotonic() + self._task.budget.total_seconds(), False
         while True:
             try:
-                return act()
+                answer = act()
             except DatabaseError as error:
-                if self._asked or blames_a_row(error) or time.monotonic() > until:
+                refused = isinstance(error, AccessRefusedError) or blames_a_row(error)
+                if self._asked or refused or time.monotonic() > until:
                     raise
                 if not reported:
                     reported = True
                     happened("database.lost", error=error, note="the task waits")
                 time.sleep(AWAY)
+            else:
+                if reported:
+                    happened("database.recovered", note="the task goes on")
+                return answer
 
     def _why_gone(self, job: TaskJob) -> str:
         """Why there is no job. Of a task that was given before, only its id may be left."""
@@ -279,6 +337,8 @@ class _Parent:
         return max(0.0, self._started + self._task.timeout.total_seconds() - time.monotonic())
 
     def _on_signal(self, number: int, _: Any) -> None:
+        if number == HANGUP and self._asked:
+            return  # a closed terminal is said twice: by the shell and by the system
         self._asked.append(number)
         if self._child is not None:
             self._child.signal(signal.SIGTERM)
@@ -301,13 +361,24 @@ class Child:
     """One child process. It is forked: it has the application as it was imported."""
 
     def __init__(
-        self, app: WholeApp, task: SingleTask, queue: str, job_id: str, remaining: float | None
+        self,
+        app: WholeApp,
+        task: SingleTask,
+        queues: tuple[str, ...],
+        job_id: str,
+        remaining: float | None,
+        *,
+        on_task: bool,
+        task_ended: bool,
     ) -> None:
         self._app = app
         self._task = task
-        self._queue = queue
+        self._queues = queues
         self._job_id = job_id
+        self._on_task = on_task  # else it runs jobs that the task enqueued
+        self._task_ended = task_ended
         self._remaining = remaining
+        self.code: int | None = None  # of its exit, once it has ended
         self._pid = 0
         self._watched: int | None = None
         self._pipe = -1  # when it closes, the child knows that the parent is gone
@@ -340,9 +411,10 @@ class Child:
             select.select([self._watched], [], [], seconds)
         else:
             time.sleep(min(seconds, 0.05))
-        if not os.waitpid(self._pid, os.WNOHANG)[0]:
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if not pid:
             return False
-        self._pid = 0
+        self._pid, self.code = 0, os.waitstatus_to_exitcode(status)
         for descriptor in (self._watched, self._pipe):
             if descriptor is not None:
                 os.close(descriptor)
@@ -360,13 +432,14 @@ class Child:
         try:
             code = self._work(parent)
         except StepfastError as error:
-            sys.stderr.write(f"stepfast: {error}\n")
+            say(str(error))
         except BaseException:  # noqa: BLE001 - the parent's stack goes on above us
             traceback.print_exc()
         finally:
             logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(AttributeError, OSError, ValueError):  # none, or nobody reads it
+                    stream.flush()
             os._exit(code)  # a handler that cannot be stopped would keep the interpreter from ending
 
     def _show_life_for_ever(self) -> None:
@@ -376,24 +449,42 @@ class Child:
 
     def _work(self, parent: int) -> int:
         threading.Thread(target=self._show_life_for_ever, name="stepfast-pulse", daemon=True).start()
+        export_spans()  # after the app, which may have its own way
         worker = Worker(
             self._app.database,
             self._kinds(),
             WorkerSettings(
-                queues=(self._queue,),
+                queues=self._queues,
                 concurrency=1,
                 grace=self._task.grace,
                 crash_limit=self._task.crash_limit,
             ),
             stuck=exit_stuck,
             notifications=replace(self._app.notifications, outbox_relay=False),  # the parent's part
-            declared=self._app.declared,
+            declared={}
+            if len(self._queues) > 1
+            else self._app.declared,  # of a schedule it would run the jobs
         )
         on_stop_signal(worker.ask_to_stop)
         _in_thread(lambda: _until_closed(parent), worker)
-        _in_thread(lambda: wait_for(self._app, self._job_id), worker)
-        asyncio.run(worker.serve())
-        return BROKE if worker.failed else WORKED
+        _in_thread(self._until_done, worker)
+        if self._on_task and self._app.unchecked_database.dialect.name == "sqlite":
+            _in_thread(lambda: wait_while_at_work(self._app.database, self._job_id), worker)
+
+        def leave() -> int:
+            flush_spans()
+            return BROKE if worker.failed else WORKED
+
+        return serve(worker, leave)
+
+    def _until_done(self) -> None:
+        """Wait for the end of the task, or of the jobs that it enqueued."""
+        if self._on_task:
+            wait_for(self._app, self._job_id)
+        else:
+            until = None if self._remaining is None else time.monotonic() + self._remaining
+            over = lambda: until is not None and time.monotonic() > until  # noqa: E731 - a question
+            wait_for_jobs(self._app.database, self._job_id, stopped=over, task_ended=self._task_ended)
 
     def _kinds(self) -> Kinds:
         if self._remaining is None or self._task.timeout is None:
@@ -419,7 +510,7 @@ def _in_thread(wait: Callable[[], object], worker: Worker) -> None:
 
 
 class LimitedKinds(Kinds):
-    """The kinds of an application, each with the time that is left for all tries together as its timeout."""
+    """The kinds of an application; those of tasks with the time that is left for all tries together as their timeout."""
 
     def __init__(self, kinds: Kinds, limit: timedelta, until: float) -> None:
         vars(self).update(vars(kinds))
@@ -430,6 +521,6 @@ class LimitedKinds(Kinds):
     def find(self, name: str) -> Kind | None:
         kind = self._unlimited.find(name)
         left = max(SOONEST, timedelta(seconds=self._until - time.monotonic()))
-        if kind is None or (kind.timeout is not None and kind.timeout < left):
+        if kind is None or not name.startswith(PREFIX) or (kind.timeout is not None and kind.timeout < left):
             return kind
         return replace(kind, timeout=left, time_limit=self._limit)

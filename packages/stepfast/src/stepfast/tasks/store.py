@@ -17,12 +17,14 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from stepfast.clock import micros, new_fence, new_id
 from stepfast.database.database import persist
 from stepfast.database.failures import blames_a_row
 from stepfast.database.statement import sql
 from stepfast.database.wakeup import OUTBOX
-from stepfast.encryption import opened
+from stepfast.encryption import keyring, opened
 from stepfast.errors import DatabaseError, SealedError
 from stepfast.jobs.archive import archive
 from stepfast.jobs.end_webhook import DoneWebhook, end_key, stage_failure_webhooks
@@ -47,12 +49,14 @@ from stepfast.tasks.envelope import (
     unknown_type,
 )
 from stepfast.tasks.held_messages import deaths_before
-from stepfast.telemetry import happened
+from stepfast.telemetry import current_trace, happened
 from stepfast.telemetry.masking import storable
+from stepfast.telemetry.traces import sender_trace
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
+    from stepfast.encryption import Encryption, Keyring
     from stepfast.transports.contract import Delivery
 
 
@@ -65,10 +69,11 @@ LONGEST_TEXT: Final = 100_000  # characters of a refused message that are kept
 RETRIED: Final = "retry"  # the source of a refused message that an operator tried again
 
 KEEP_TASK = sql("""
-    INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
-    VALUES (:id, :client, :task_id, :task_type, :webhook_url, :source, :message_id, {now}, {now} + :keep)
+    INSERT INTO stepfast_task (id, client, task_id, task_type, digest, webhook_url, source, message_id, received_at, until_at)
+    VALUES (:id, :client, :task_id, :task_type, :digest, :webhook_url, :source, :message_id, {now}, {now} + :keep)
     {keep_existing}
 """)
+FIND_TASK = sql("SELECT task_type, digest FROM stepfast_task WHERE id = :id")
 FIND_KEY = sql("SELECT job_id FROM stepfast_key WHERE id = :id AND until_at > {now}")
 
 OLD_TASKS = sql(
@@ -91,6 +96,7 @@ class Origin:
     source: str  # the transport's name, or TASK_DATA
     message_id: str | None = None
     queue: str | None = None  # in which its job stands; None: that of the client
+    trace: str | None = None  # that its message names beside its body
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ class TaskJob:
 
     job_id: str
     created: bool
+    conflict: TaskRefusedError | None = None  # the job is another task's, which has the same id
 
 
 @dataclass(frozen=True)
@@ -160,13 +167,17 @@ def _store_one(
     kinds: Kinds,
     last: int | None,
 ) -> StoredMessage:
-    source = replace(origin, message_id=message.id)
+    source = replace(origin, message_id=message.id, trace=sender_trace(message.properties))
     if isinstance(task, TaskRefusedError):
         job = refuse_message(tx, source, message.body, task, kinds)
         return StoredMessage(job.job_id, job.created, task.task_id, task.task_type, task)
     deliveries = message.attempt + deaths_before(message)
     worn_out = last is not None and deliveries >= last and not is_known(tx, origin.client, task.task_id)
     job = accept_task(tx, source, task)
+    if job.conflict is not None:
+        why = job.conflict
+        job = refuse_message(tx, source, message.body, why, kinds)
+        return StoredMessage(job.job_id, job.created, task.task_id, task.task_type, why)
     if not job.created:
         take_over_task(tx, job.job_id, queue_of(source.client))
     if worn_out:
@@ -178,7 +189,7 @@ def _store_refused(
     database: Database, kinds: Kinds, origin: Origin, message: Delivery, error: Exception
 ) -> StoredMessage:
     """Refuse a message that the database does not take; if it does not take the refusal either, the broker keeps it."""
-    source = replace(origin, message_id=message.id)
+    source = replace(origin, message_id=message.id, trace=sender_trace(message.properties))
     why = TaskRefusedError(f"it cannot be stored: {describe(error)}"[:LONGEST_REASON])
     try:
         job = persist(database, lambda tx: refuse_message(tx, source, message.body, why, kinds))
@@ -209,7 +220,7 @@ def _read(text: str, kinds: Kinds) -> Envelope | TaskRefusedError:
 
 
 def read_task(text: str, kinds: Kinds) -> Envelope:
-    """The task in a message, its payload as it is stored; `TaskRefusedError` if it has no handler here."""
+    """The task in a message, with the kind of its job; `TaskRefusedError` if it has no handler here."""
     envelope = read(text)
     if (problem := unknown_type(envelope.task_type, kinds)) is not None:
         raise TaskRefusedError(
@@ -218,7 +229,23 @@ def read_task(text: str, kinds: Kinds) -> Envelope:
             task_type=envelope.task_type,
             webhook_url=envelope.webhook_url,
         )
-    return replace(envelope, payload=kinds.stored(kind_of(envelope.task_type), envelope.payload))
+    kind = kinds.get(kind_of(envelope.task_type))
+    digest = payload_digest(envelope.payload, keyring() if kind.encrypted else None)
+    return replace(envelope, kind=kind, digest=digest)
+
+
+def payload_digest(payload: str, keys: Keyring | None) -> str:
+    """What tells two payloads apart, however their JSON is written; with keys, nobody else can guess a payload by it.
+
+    It begins with the name of its key: digests under different keys cannot be compared.
+    """
+    try:
+        text = msgspec.json.encode(decode(payload), order="sorted").decode()
+    except (ValueError, OverflowError, RecursionError):  # a number too large, half a character
+        text = payload
+    if keys is None:
+        return f"sha256.{hashlib.sha256(text.encode(errors='backslashreplace')).hexdigest()[:32]}"
+    return f"{keys.current}.{keys.sign(text, 'payload of a task').hex()[:32]}"
 
 
 def accept_task(tx: Transaction, origin: Origin, envelope: Envelope) -> TaskJob:
@@ -226,18 +253,46 @@ def accept_task(tx: Transaction, origin: Origin, envelope: Envelope) -> TaskJob:
     job_id = new_id()
     holder = remember_key(tx, f"task:{origin.client}", task_key(envelope.task_id), job_id, micros(REMEMBERED))
     if holder != job_id:
-        return TaskJob(holder, created=False)
+        return TaskJob(holder, created=False, conflict=_conflict(tx, holder, envelope))
     job = NewJob(
         id=job_id,
         queue=origin.queue or queue_of(origin.client),
         kind=kind_of(envelope.task_type),
-        payload=envelope.payload,
-        trace=envelope.trace,
+        payload=envelope.payload if envelope.kind is None else envelope.kind.stored(envelope.payload, job_id),
+        trace=envelope.trace or origin.trace,
     )
     enqueue(tx, job)
     task_id, task_type, url = envelope.task_id, envelope.task_type, envelope.webhook_url
-    _keep(tx, job_id, origin, task_id=task_id, task_type=task_type, webhook_url=url)
+    _keep(tx, job_id, origin, task_id=task_id, task_type=task_type, webhook_url=url, digest=envelope.digest)
     return TaskJob(job_id, created=True)
+
+
+def _conflict(tx: Transaction, job_id: str, envelope: Envelope) -> TaskRefusedError | None:
+    """Why this is no repetition of the task that has its id: it is of another type, or has another payload."""
+    rows = tx.rows(FIND_TASK, id=job_id)
+    if not rows:
+        return None
+    task_type, digest = rows[0]
+    if task_type != envelope.task_type:
+        other = f"a task of type {task_type!r}"
+    elif _differ(digest, envelope.digest):
+        other = "a task with another payload"
+    else:
+        return None
+    return TaskRefusedError(
+        f"task_id {envelope.task_id!r} was used before, for {other} (job {job_id}): this one is not done; "
+        f"send it under an id of its own (an id is remembered for {REMEMBERED.days} days)",
+        task_id=envelope.task_id,
+        task_type=envelope.task_type,
+        webhook_url=envelope.webhook_url,
+    )
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    """Whether two digests are known to be of different payloads."""
+    if one is None or other is None or one.partition(".")[0] != other.partition(".")[0]:
+        return False
+    return one != other
 
 
 def refuse_message(
@@ -252,8 +307,8 @@ def refuse_message(
     # A task of that id has a webhook of its own, about its own end.
     has_webhook = bool(why.task_id) and not is_known(tx, origin.client, why.task_id)
     payload = to_json({"message": text[:LONGEST_TEXT], "client": origin.client})
-    queue, payload = origin.queue or queue_of(origin.client), kinds.stored(REFUSED, payload)
-    enqueue(tx, NewJob(id=job_id, queue=queue, kind=REFUSED, payload=payload))
+    queue, payload = origin.queue or queue_of(origin.client), kinds.stored(REFUSED, payload, job_id)
+    enqueue(tx, NewJob(id=job_id, queue=queue, kind=REFUSED, payload=payload, trace=origin.trace))
     url = why.webhook_url if has_webhook else None
     _keep(tx, job_id, origin, task_id=why.task_id, task_type=why.task_type, webhook_url=url)
     give_up_task(tx, job_id, why)
@@ -261,7 +316,14 @@ def refuse_message(
 
 
 def _keep(
-    tx: Transaction, job_id: str, origin: Origin, *, task_id: str, task_type: str, webhook_url: str | None
+    tx: Transaction,
+    job_id: str,
+    origin: Origin,
+    *,
+    task_id: str,
+    task_type: str,
+    webhook_url: str | None,
+    digest: str | None = None,
 ) -> None:
     tx.run(
         KEEP_TASK,
@@ -269,6 +331,7 @@ def _keep(
         client=origin.client,
         task_id=task_id,
         task_type=task_type,
+        digest=digest,
         webhook_url=webhook_url,
         source=origin.source,
         message_id=(origin.message_id or "")[:LONGEST_MESSAGE_ID] or None,  # its sender chose how long it is
@@ -294,12 +357,12 @@ def forget_old_tasks(tx: Transaction, limit: int) -> int:
     return tx.run(FORGET_TASKS, ids=ids) if ids else 0
 
 
-def refused_kind(kinds: Kinds, *, encrypted: bool) -> Kind:
+def refused_kind(kinds: Kinds, *, encrypted: Encryption) -> Kind:
     """The kind of a refused message: when an operator retries it and it is understood by now, it becomes its task."""
 
     async def try_again(step: Step, message: str, client: str) -> Done:
         envelope = read_task(message, kinds)
-        origin = Origin(client, RETRIED, step.job_id)
+        origin = Origin(client, RETRIED, step.job_id, trace=current_trace())
         return Done("accepted", effects=[AcceptTask(origin, envelope)])
 
     return Kind(
@@ -323,7 +386,8 @@ class AcceptTask:
     envelope: Envelope
 
     def apply(self, tx: Transaction, /) -> None:
-        accept_task(tx, self.origin, self.envelope)
+        if (why := accept_task(tx, self.origin, self.envelope).conflict) is not None:
+            raise why
 
 
 # Tasks that are jobs by now: where they stand, and how they ended.
@@ -451,7 +515,7 @@ def _result(end: TaskEnd) -> tuple[Any, str | None]:
     if end.result is None:
         return None, None if end.result_expired_at is None else RESULT_EXPIRED
     try:
-        return decode(opened(end.result, f"result of {end.kind}")), None
+        return decode(opened(end.result, f"result of {end.kind}", end.job_id)), None
     except SealedError:
         return None, RESULT_SEALED
 

@@ -17,6 +17,7 @@ STEP_FIELDS: Final = (
 )  # fmt: skip
 TIMES: Final = "took_s held_s"  # seconds in the handler, and under the lease until the end was written
 MESSAGE: Final = "message_id channel address job_id trace_id attempt"
+RUN: Final = "feed run_id trace_id"  # of every event about a run; `partition_id` is partition-7, as in views and commands
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,12 @@ def of_step(name: str, level: int, meaning: str, fields: str = "") -> Event:
 
 CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
     "A worker": (
-        event("worker.started", INFO, "the worker begins to claim jobs", "worker_id concurrency"),
+        event(
+            "worker.started",
+            INFO,
+            "the worker begins to claim jobs; the process ids are its own and that of its guardian",
+            "worker_id concurrency pid guardian_pid",
+        ),
         event(
             "worker.recovered",
             INFO,
@@ -66,6 +72,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "worker_id job_id jobs error note",
         ),
         event(
+            "worker.broken",
+            CRITICAL,
+            "a part that the worker needs (`note`) met an unexpected error: jobs are given back, and the process exits with 70",
+            "worker_id error note",
+        ),
+        event(
             "worker.recycled",
             INFO,
             "the worker starts its own program again: slots were lost, or it is too old or too large",
@@ -79,13 +91,27 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         event(
             "worker.ended",
             WARNING,
-            "a child of `--processes` ended and will be started again",
+            "a worker process ended, and its guardian will start another one",
             "number code restart_in_s",
         ),
         event(
+            "worker.killed",
+            WARNING,
+            "a step passed its deadline while the interpreter of its worker did not answer: the guardian killed the process",
+            "dead_worker_id job_id",
+        ),
+        event(
+            "guardian.vouched",
+            WARNING,
+            "the interpreter of a worker does not answer; its guardian renewed its lease",
+            "incarnation",
+        ),
+        event("guardian.lost", WARNING, "the guardian of this worker is gone", "note"),
+        event("guardian.failed", WARNING, "a guardian could not write to the database", "error"),
+        event(
             "worker.declared-dead",
             WARNING,
-            "this worker declared another one dead",
+            "a worker was declared dead, by its guardian or by another worker",
             "dead_worker_id incarnation",
         ),
         event(
@@ -105,12 +131,6 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             INFO,
             "the lease was renewed again, after this many seconds of silence",
             "worker_id silent_s",
-        ),
-        event(
-            "suspects.isolated",
-            INFO,
-            "processes were started for jobs that must run alone",
-            "waiting processes",
         ),
         of_step("slot.lost", ERROR, "a handler ignores its timeout, and keeps its slot"),
         event(
@@ -175,7 +195,7 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "step.failed",
             WARNING,
             "a step failed and is tried again after a delay; costs an attempt, or counts as a crash (`charged` 0)",
-            f"error_type error retry_in_s charged {TIMES}",
+            f"task_id error_type error retry_in_s charged {TIMES}",
         ),
         of_step(
             "step.postponed",
@@ -196,8 +216,21 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "the fence has changed: another worker has the step, and nothing was written",
             "fence",
         ),
-        of_step("job.died", ERROR, "a job gave up, and is a dead letter now", f"error_type error {TIMES}"),
-        of_step("job.cancelled", INFO, "a job was stopped because somebody cancelled it", f"reason {TIMES}"),
+        of_step(
+            "step.unwritten",
+            WARNING,
+            "the database was away until the worker had to stop: what the step answered is not written, and it runs again",
+            "error",
+        ),
+        of_step(
+            "job.died", ERROR, "a job gave up, and is a dead letter now", f"task_id error_type error {TIMES}"
+        ),
+        of_step(
+            "job.cancelled",
+            INFO,
+            "a job was stopped because somebody cancelled it",
+            f"task_id reason {TIMES}",
+        ),
         of_step(
             "kind.unknown", WARNING, "a job has no handler here; reported once per kind and process", "error"
         ),
@@ -237,7 +270,7 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         event(
             "reports.dropped",
             ERROR,
-            "progress or log lines that no database stores were left out; the step itself was committed",
+            "progress or log lines are missing: the database does not store them, or was away when there were too many; the step itself is committed",
             "reports job_id error",
         ),
         event("reports.delayed", INFO, "progress and log lines wait for the database", "reports error"),
@@ -274,7 +307,45 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "run.repaired",
             INFO,
             "an operator retried, consolidated, cancelled or resumed a run",
-            "run_id feed action state",
+            f"{RUN} action state",
+        ),
+        event(
+            "run.started",
+            INFO,
+            "a worker begins to work on a run: it reads what the source changed in this window; no `window_from`: ever",
+            f"{RUN} run_kind window_from window_to",
+        ),
+        event(
+            "run.planned",
+            INFO,
+            "a run is divided into this many partitions, with this many rows as far as they were counted; "
+            "`debts` of them read again what earlier runs left",
+            f"{RUN} partitions rows debts",
+        ),
+        event(
+            "partition.ended",
+            INFO,
+            "a partition was read to its end; `ended` of the `partitions` of its run have ended so far. "
+            "Of a run with more than 50, `partitions.ended` is reported instead",
+            f"{RUN} partition_id range state rows requests ended partitions",
+        ),
+        event(
+            "partitions.ended",
+            INFO,
+            "of a run with more than 50 partitions, another fiftieth has ended; `rows` were read by those that have",
+            f"{RUN} ended failed partitions rows",
+        ),
+        event(
+            "consolidation.started",
+            INFO,
+            "raw rows become target rows: a round of the consolidation is divided into this many shards",
+            f"{RUN} round shards",
+        ),
+        event(
+            "consolidation.ended",
+            INFO,
+            "no raw row waits any more; so many became target rows, so many are in quarantine",
+            f"{RUN} rounds applied quarantined",
         ),
         event(
             "source.troubled",
@@ -303,25 +374,35 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         event(
             "run.failed",
             ERROR,
-            "a run ended without publishing: a part of it gave up, or too many rows are in quarantine (`state`)",
-            "feed run_id state",
+            "a run ended without publishing: a part of it gave up, or too many rows are in quarantine (`state`). "
+            "`error` says why, the numbers how far it came",
+            f"{RUN} state error partitions completed failed rows applied quarantined",
         ),
         event(
             "partition.failed",
             ERROR,
             "the job of a partition gave up; the other partitions go on",
-            "feed run_id partition_id",
+            f"{RUN} partition_id range error rows requests ended partitions",
         ),
         event(
             "run.resumed",
             WARNING,
             "a run had stopped moving and moves again; `note` says what was done",
-            "feed run_id partition_id note",
+            f"{RUN} partition_id note",
         ),
         event(
-            "run.completed", INFO, "a run is complete: all rows that it read are in the target", "feed run_id"
+            "run.completed",
+            INFO,
+            "a run is complete: all rows that it read are in the target",
+            f"{RUN} run_kind partitions completed unverified rows applied quarantined gone took_s",
         ),
-        event("rows.quarantined", WARNING, "rows could not be mapped or stored", "feed run_id rows"),
+        event(
+            "run.published",
+            WARNING,
+            "a run was published by force, without the partitions that failed: its watermark stays",
+            f"{RUN} partitions completed failed rows applied quarantined",
+        ),
+        event("rows.quarantined", WARNING, "rows could not be mapped or stored", f"{RUN} rows"),
         event(
             "mapping.clipped",
             DEBUG,
@@ -329,13 +410,25 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "field characters",
         ),
         event("run.skipped", INFO, "a run was due, but another run of its feed is active", "feed note"),
-        event("run.stalled", WARNING, "a run has not moved for too long", "feed run_id"),
+        event(
+            "run.held",
+            WARNING,
+            "a run cannot write rows before a person has done something; `note` says what, and an alert was raised",
+            f"{RUN} note",
+        ),
+        event("run.stalled", WARNING, "a run has not moved for too long; `note` says why", f"{RUN} note"),
         event("run.pruned", INFO, "a run that ended long ago was deleted", "run_id"),
         event(
             "sweep.held",
             WARNING,
             "a sweep would mark more rows as gone than its fuse allows, and waits for an operator",
-            "feed run_id note",
+            f"{RUN} note",
+        ),
+        event(
+            "watermark.edited",
+            WARNING,
+            "the exported document of a watermark was changed by hand, which moves nothing; `note` has the command that does",
+            f"{RUN} note",
         ),
         event(
             "watermark.aged",
@@ -364,6 +457,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "another relay serves the destination now: nothing was recorded, and the message is sent again",
             "destination",
         ),
+        event(
+            "host.postponed",
+            WARNING,
+            "a host did not answer in time, and all webhooks to it wait for a while; none of them loses a try",
+            "host wait_s",
+        ),
         event("alert.told", INFO, "an alert became messages to this many places", "cause places"),
         event("outbox.pruned", INFO, "messages that were sent long ago were deleted", "messages"),
     ),
@@ -386,10 +485,22 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "queue task_id job_id state",
         ),
         event(
+            "jobs.passed-on",
+            INFO,
+            "a process that worked on one task ends; jobs that the task enqueued are left to the workers of their queues",
+            "task_id job_id jobs queues",
+        ),
+        event(
+            "jobs.left",
+            WARNING,
+            "the same, and no living worker serves these queues: start one there, or the jobs wait for ever",
+            "task_id job_id jobs queues",
+        ),
+        event(
             "task.untold",
             ERROR,
             "the webhook about a task's end could not be staged: its URL cannot be used",
-            "job_id error",
+            "task_id job_id error",
         ),
         event(
             "message.lost",
@@ -404,6 +515,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "transport queue error",
         ),
         event("broker.recovered", INFO, "the broker answers again", "transport queue"),
+        event(
+            "broker.measured",
+            DEBUG,
+            "a queue of the broker has so many messages; looked at twice a minute where metrics are shown",
+            "transport queue ready held scheduled dead",
+        ),
         event(
             "intake.started",
             INFO,
@@ -429,6 +546,13 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "queue looked_at",
         ),
         event("webhook.saved", INFO, "a receiver saved a webhook about the end of a task", "task_id status"),
+        event("received.pruned", INFO, "a receiver deleted webhooks that it received long ago", "webhooks"),
+        event(
+            "receiver.filled",
+            WARNING,
+            "a receiver keeps so many bytes of webhooks that it refuses new ones until old ones are deleted",
+            "size",
+        ),
         event("webhook.refused", WARNING, "a receiver got a request whose signature is wrong", "error"),
         event(
             "intake.stopped",
@@ -509,6 +633,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "database.recovered", INFO, "a part of the process reaches the database again", "worker_id note"
         ),
         event(
+            "view.skipped",
+            WARNING,
+            "a view was not made: its name is taken, or the database refused it; everything else works",
+            "note",
+        ),
+        event(
             "commit.parted", INFO, "steps that shared a transaction are committed one by one", "jobs error"
         ),
         event(
@@ -516,6 +646,36 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             WARNING,
             "the connection broke during COMMIT; the fences tell whether it took place",
             "jobs",
+        ),
+        of_step(
+            "commit.refused",
+            WARNING,
+            "the database refused the end of a step, for a reason that may pass: the step waits, and its end is written later",
+            "error",
+        ),
+        event(
+            "commit.hangs",
+            WARNING,
+            "a COMMIT has had no answer for this many seconds; it is waited for, and reported once. `note` says what the server waits for",
+            "worker_id seconds commits note",
+        ),
+        event(
+            "commit.answered",
+            INFO,
+            "commits are answered again, after so many seconds",
+            "worker_id seconds",
+        ),
+        event(
+            "statement.abandoned",
+            WARNING,
+            "a statement of the engine had no answer for a lease: its connection was cut, and another one is opened",
+            "worker_id seconds error",
+        ),
+        event(
+            "pool.failing",
+            ERROR,
+            "the heartbeat gets through, but all other transactions of this worker have failed for a lease: jobs that are not finished were given back",
+            "worker_id seconds jobs error",
         ),
         event("wakeups.lost", INFO, "LISTEN broke and is opened again; polling goes on", "error"),
         event(

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.errors import ConfigurationError
-from stepfast.telemetry.masking import without_data
+from stepfast.telemetry.masking import json_visible, one_line, visible, without_data
 from stepfast.telemetry.sinks import Plain, camel, plain, sentence
 from stepfast.telemetry.traces import current_facts
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 FORMATS: Final = ("console", "json")
+BELOW: Final = ("exception", "stack")  # fields that stand below their line
 _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event", "facts"}
 
 
@@ -69,11 +70,11 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         entry = _camelled(None, "", self._lines.entry(record, record.getMessage()))
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return _as_json(entry)
 
 
 class ConsoleFormatter(logging.Formatter):
-    """One line for people."""
+    """One line for people, and the traceback indented below it: no text of others looks like a line of ours."""
 
     def __init__(self, lines: Lines) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
@@ -82,12 +83,16 @@ class ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = logging.makeLogRecord(vars(record))
         event, facts = self._lines.event(record, record.getMessage()), self._lines.facts(record)
-        line.msg = f"{event} {sentence(facts)}".rstrip()
+        line.msg = f"{one_line(event)} {sentence(facts)}".rstrip()
         line.args = ()
+        line.exc_text = None  # another formatter may have left it there
         return super().format(line)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's own name
-        return without_data(super().formatException(ei))
+        return _indented(without_data(super().formatException(ei)))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 - logging's own name
+        return _indented(without_data(stack_info))
 
 
 # A line per request, with its address; shown with --log-level debug.
@@ -97,6 +102,7 @@ _NOWHERE: Final = logging.NullHandler()
 
 def configure(style: str, level: str) -> Lines:
     """Print the log of this process to stderr, unless its program has set up logging before."""
+    open_missing_streams()
     least = known_level(level)
     lines = Lines()
     handler = logging.StreamHandler(sys.stderr)
@@ -106,6 +112,21 @@ def configure(style: str, level: str) -> Lines:
         for name in TALKATIVE:
             logging.getLogger(name).setLevel(max(logging.WARNING, least))
     return lines
+
+
+def open_missing_streams() -> None:
+    """Let standard streams that are closed lead nowhere, as those of a daemon that nobody redirected.
+
+    Otherwise the next file or socket that is opened gets their number, and with it what is meant for them.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(opened, True)  # noqa: FBT003 - children need it, too
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: PTH123, SIM115 - for as long as the process lives
 
 
 def leave_out_others() -> None:
@@ -150,13 +171,26 @@ def formatter(style: str, lines: Lines) -> logging.Formatter:
         pad_event_to=0,
         exception_formatter=structlog.dev.plain_traceback,  # the other one shows local variables
     )
-    as_json = [_camelled, structlog.processors.JSONRenderer(default=str, ensure_ascii=False)]
+    as_json = [_camelled, structlog.processors.JSONRenderer(serializer=_as_json)]
     last: list[Any] = as_json if style == "json" else [_for_people, console]
     return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[read], processors=[read_own, *last])
 
 
 def _for_people(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return {name: value for name, value in entry.items() if name != "logger" or value != "stepfast"}
+    shown = {name: value for name, value in entry.items() if name != "logger" or value != "stepfast"}
+    for name, value in shown.items():
+        if isinstance(value, str):
+            shown[name] = _indented(value) if name in BELOW else one_line(value)
+    return shown
+
+
+def _as_json(entry: Any, **_: Any) -> str:
+    return json_visible(json.dumps(entry, default=str, ensure_ascii=False))
+
+
+def _indented(text: str) -> str:
+    """The lines of a traceback, which may quote anything, so that none of them looks like a line of the log."""
+    return "\n".join(f"  {line}" for line in visible(text).split("\n"))
 
 
 def _camelled(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -1,7 +1,8 @@
 """Hide secrets in texts that are kept or shown, and spell out what no database takes.
 
-An application adds rules of its own (`Stepfast(mask=[…])`): the names of fields, and patterns of texts. They hold in
-the whole process from then on, wherever a payload, a result, an error or a line of a log is shown.
+What looks like a secret is hidden without a rule (`secrets.py`). An application adds rules of its own
+(`Stepfast(mask=[…])`): the names of fields, and patterns of texts. They hold in the whole process from then on, wherever a
+payload, a result, an error or a line of a log is shown.
 
 A rule that is a text names fields: `password` whatever it belongs to, `card.*` all fields of a card, `customer.mail` one
 field. `*` stands for any letters of one name; upper and lower case are the same. A field that is named is hidden with
@@ -21,26 +22,22 @@ from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
 from stepfast.errors import ConfigurationError
+from stepfast.telemetry.current_step import CURRENT
+from stepfast.telemetry.mask_patterns import hide_matches, problem_of_pattern
+from stepfast.telemetry.secrets import HIDDEN, hide_secrets, hide_values, is_secret_field
 
 __all__ = [
-    "HIDDEN", "Rule", "any_rules", "hidden_in", "hide", "hide_here", "hides", "hiding", "masked", "rules", "storable",
-    "visible", "without_data", "without_rules", "without_secrets",
+    "HIDDEN", "Rule", "any_rules", "hidden_in", "hide", "hide_here", "hides", "hiding", "json_visible", "masked", "masked_document",
+    "one_line", "rules", "storable", "visible", "without_data", "without_rules", "without_secrets",
 ]  # fmt: skip
 
 Rule = str | re.Pattern[str]
 
-HIDDEN: Final = "***"
 SHORTEST_VALUE: Final = 3  # characters: hiding every "1" would leave no text at all
+SHORTEST_SECRET: Final = 6  # ... of a field that only its name makes a secret
 LONGEST_TWICE: Final = 10_000  # characters of a value that is looked for in quotations of quotations
 LONGEST: Final = 180  # characters of a rule: it is kept in a row
 _FIELDS: Final = re.compile(r"[\w*-]{1,100}(?:\.[\w*-]{1,100}){0,10}")
-# What may follow a name: quoted, a small document or list, or a word. Bounded, as everything here.
-_VALUE: Final = (
-    r"""(?:\\"[^"\n]{0,99999}"?|\\'[^'\n]{0,99999}'?"""  # quoted inside a quotation
-    r"""|"(?:[^"\\\n]|\\.){0,99999}"?|'(?:[^'\\\n]|\\.){0,99999}'?"""
-    r"""|\{[^{}\n]{0,9999}\}|\[[^\[\]\n]{0,9999}\]|[^\s,;&)}\]'"]{1,9999})"""
-)
-
 _PLAIN: Final = re.compile(r"[\w.-]*", re.ASCII)  # the same wherever it is quoted
 _QUOTES: Final[tuple[Callable[[str], str], ...]] = (
     lambda text: repr(text)[1:-1],
@@ -51,8 +48,8 @@ _QUOTES: Final[tuple[Callable[[str], str], ...]] = (
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
 )
 
-# What the rules hide in the arguments of the step that runs here.
-_VALUES: Final[ContextVar[tuple[str, ...]]] = ContextVar("stepfast_hidden", default=())
+# Texts to hide, where it was said; otherwise those of the step that runs here.
+_VALUES: Final[ContextVar[tuple[str, ...] | None]] = ContextVar("stepfast_hidden", default=None)
 
 
 @contextmanager
@@ -70,8 +67,16 @@ def hide_here(values: tuple[str, ...]) -> None:
     _VALUES.set(values)
 
 
+def _values() -> tuple[str, ...]:
+    if (values := _VALUES.get()) is not None:
+        return values
+    step = CURRENT.get()
+    hidden: tuple[str, ...] = getattr(step, "hidden", ())
+    return hidden
+
+
 class Rules:
-    """The masking rules of one process. There are few, and mostly none: then nothing here costs anything."""
+    """The masking rules of one process. There are few, and mostly none."""
 
     def __init__(self) -> None:
         self._rules: dict[str, Rule] = {}
@@ -110,52 +115,65 @@ class Rules:
         return any(_fits(path, parts) for parts in self._fields)
 
     def masked(self, value: Any) -> Any:
-        """A JSON value in which the rules are applied."""
+        """A report in which the rules are applied."""
         return self._masked(value, ()) if self._rules else value
 
+    def masked_document(self, value: Any) -> Any:
+        """A payload, a result or another JSON document as it may be shown: by the rules, and without what looks like a secret."""
+        return self._masked(value, (), secrets=True)
+
     def values(self, value: Any) -> tuple[str, ...]:
-        """The texts that the rules hide in a JSON value, the longest first: they may be quoted anywhere."""
+        """The texts that are hidden in a JSON document, the longest first: they may be quoted anywhere."""
         found: set[str] = set()
-        self._collect(value, (), found, hidden=False)
+        todo: list[tuple[Any, tuple[str, ...], int]] = [(value, (), 0)]  # no recursion: it may be deep
+        while todo:
+            part, path, least = todo.pop()
+            match part:
+                case dict():
+                    for name, it in part.items():
+                        below = (*path, str(name))
+                        todo.append((it, below, least or self._shortest_hidden(below, it)))
+                case list():
+                    todo += [(it, path, least) for it in part]
+                case bool():
+                    continue  # "True" says nothing, and stands in many texts
+                case str() | int() | float() if least and len(str(part)) >= least:
+                    found |= quotations(str(part))
         return tuple(sorted(found, key=len, reverse=True))
 
     def cleaned(self, text: str) -> str:
         """A text in which the rules are applied, and the hidden arguments of the step that runs here are hidden."""
-        for value in _VALUES.get():
+        for value in _values():
             text = text.replace(value, HIDDEN)
         if self._named is not None:
-            text = self._named.sub(lambda found: f"{found[1]}{HIDDEN}", text)
+            text = hide_values(text, self._named)
         for pattern in self._texts:
-            text = pattern.sub(HIDDEN, text)
+            text = hide_matches(pattern, text, HIDDEN)
         return text
 
-    def _collect(self, value: Any, path: tuple[str, ...], found: set[str], *, hidden: bool) -> None:
-        match value:
-            case dict():
-                for name, it in value.items():
-                    below = (*path, str(name))
-                    self._collect(it, below, found, hidden=hidden or self.names(*below))
-            case list():
-                for it in value:
-                    self._collect(it, path, found, hidden=hidden)
-            case bool():
-                return  # "True" says nothing, and stands in many texts
-            case str() | int() | float() if hidden and len(str(value)) >= SHORTEST_VALUE:
-                found |= quotations(str(value))
+    def _shortest_hidden(self, path: tuple[str, ...], value: Any) -> int:
+        """How long a value of this field must be to be hidden wherever it stands; 0: the field is shown."""
+        if self.names(*path):
+            return SHORTEST_VALUE
+        return SHORTEST_SECRET if is_secret_field(path[-1], value) else 0
 
-    def _masked(self, value: Any, path: tuple[str, ...]) -> Any:
+    def _hides(self, path: tuple[str, ...], value: Any, *, secrets: bool) -> bool:
+        return self.names(*path) or (secrets and is_secret_field(path[-1], value))
+
+    def _masked(self, value: Any, path: tuple[str, ...], *, secrets: bool = False) -> Any:
         match value:
             case dict():
                 return {
                     name: HIDDEN
-                    if self.names(*path, str(name))
-                    else self._masked(it, (*path, str(name).lower()))
+                    if self._hides((*path, str(name)), it, secrets=secrets)
+                    else self._masked(it, (*path, str(name).lower()), secrets=secrets)
                     for name, it in value.items()
                 }
             case list() | tuple():
-                return [self._masked(it, path) for it in value]
+                return [self._masked(it, path, secrets=secrets) for it in value]
             case str():
-                return self.cleaned(value)
+                cleaned = self.cleaned(value)
+                return hide_secrets(cleaned) if secrets else cleaned
             case int() | float() if self._texts and self.cleaned(str(value)) != str(value):
                 return HIDDEN
             case _:
@@ -185,17 +203,26 @@ def spelled(rule: Rule) -> str:
 
 
 def read(text: str) -> Rule:
-    """A rule as it was stored."""
-    if not text.startswith("re:"):
-        return text
-    _, flags, pattern = text.split(":", 2)
-    return re.compile(pattern, int(flags))
+    """A rule as it was stored; one that no code of ours has stored is refused."""
+    rule: Rule = text
+    if text.startswith("re:"):
+        try:
+            _, flags, pattern = text.split(":", 2)
+            rule = re.compile(pattern, int(flags))
+        except (ValueError, re.error, RecursionError) as error:
+            raise ConfigurationError(f"mask: {text!r} cannot be read ({error})") from error
+    _check(rule)
+    return rule
 
 
 def _check(rule: object) -> None:
     if isinstance(rule, re.Pattern):
         if not isinstance(rule.pattern, str) or rule.search(""):
             raise ConfigurationError(f"mask: the pattern {rule.pattern!r} matches nothing at all, or no text")
+        if (problem := problem_of_pattern(rule)) is not None:
+            raise ConfigurationError(
+                f"mask: the pattern {rule.pattern!r} could take hours for some texts: {problem}"
+            )
     elif not isinstance(rule, str) or not _FIELDS.fullmatch(rule) or not rule.strip("*."):
         raise ConfigurationError(
             f"mask: {rule!r} is no rule; name fields ('password', 'card.*'), or give a compiled pattern"
@@ -218,7 +245,7 @@ def _named(fields: list[tuple[str, ...]]) -> re.Pattern[str] | None:
         return None
     last = {next(part for part in reversed(parts) if part.strip("*")) for parts in fields}
     names = "|".join(sorted(re.escape(it).replace(r"\*", r"[\w-]{0,50}") for it in last))
-    return re.compile(rf"(\b(?:{names})\\?['\"]?\s{{0,5}}[=:]\s{{0,5}}){_VALUE}", re.IGNORECASE)
+    return re.compile(rf"\b(?:{names})\\?+['\"]?+\s{{0,5}}+[=:]\s{{0,5}}+", re.IGNORECASE)
 
 
 _RULES: Final = Rules()
@@ -228,45 +255,34 @@ hides = _RULES.names
 any_rules = _RULES.any
 hidden_in = _RULES.values
 masked = _RULES.masked
+masked_document = _RULES.masked_document
 rules = _RULES.all
 without_rules = _RULES.cleaned
 
-# Every repetition is bounded or anchored: a message of a megabyte must not hold the process up.
-_SECRET: Final = re.compile(
-    r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{0,200}):[^\s@]{1,500}@"
-    r"|(\b\w{0,30}(?:password|passwd|pwd|secret|token|(?:api|account|access)[_-]?key|\bsig(?:nature)?)['\"]?\s{0,5}[=:]\s{0,5}['\"]?)[^\s'\",;&]+"
-    r"|(\bbearer\s{1,5}|\bauthorization['\"]?\s{0,5}[:=]\s{0,5}['\"]?\w{1,20}\s{1,5})[\w.~+/=-]{4,}"
-    # Words by which others, and we, mark a secret.
-    r"|(\b(?:whsec_|sk_(?:live|test)_|rk_live_|gh[pousr]_|github_pat_|xox[abeprs]-|AKIA|AIza))[\w-]{6,}",
-    re.IGNORECASE,
-)
 # Where libraries quote the data that they refuse: pydantic its input, PostgreSQL the row and the key, MariaDB the key.
+# Each of them ends with the text at the latest, so that no attempt fails after a long look.
 _QUOTED_DATA: Final = re.compile(
-    r"(\binput_value=)(?:(?!, input_type=)[^\n]){0,2000}(?=, input_type=|$)"
-    r"|(\bFailing row contains \()[^\n]{0,4000}"
-    r"|(\bKey \([^()\n]{0,200}\)=\()[^\n]{0,2000}?(?=\) (?:already|is|conflicts)|$)"
-    r"|(\bDuplicate entry ')[^\n]{0,2000}?(?=' for key|$)",
+    r"(\binput_value=)[^\n]*?(?=, input_type=|$)"
+    r"|(\bFailing row contains \()(?s:.*?)(?=\)\.?$|\Z)"
+    r"|(\bKey \([^()\n]{0,200}\)=\()(?s:.*?)(?=\) (?:already|is|conflicts)|\Z)"
+    r"|(\bDuplicate entry ')(?s:.*?)(?=' for key|\Z)",
     re.MULTILINE,
 )
-
-# Characters that would move the cursor, change colours or turn the direction of reading.
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_SIGNS_OF_DATA: Final = ("input_value=", "Failing row contains (", "Key (", "Duplicate entry '")
 
 
 def without_secrets(text: str) -> str:
     """The text without what looks like a secret, and storable."""
     # The rules first: they know whole values, of which the pattern may leave an end.
-    return _SECRET.sub(
-        lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3] or found[4]}***",
-        without_rules(storable(text)),
-    )
+    return hide_secrets(without_rules(storable(text)))
 
 
 def without_data(text: str) -> str:
     """The text without secrets, and without the data that libraries quote in their errors: fit for a log."""
-    return _QUOTED_DATA.sub(
-        lambda found: f"{found[1] or found[2] or found[3] or found[4]}***", without_secrets(text)
-    )
+    text = without_secrets(text)
+    if not any(sign in text for sign in _SIGNS_OF_DATA):
+        return text
+    return _QUOTED_DATA.sub(lambda found: f"{found[1] or found[2] or found[3] or found[4]}{HIDDEN}", text)
 
 
 def storable(text: str) -> str:
@@ -274,6 +290,32 @@ def storable(text: str) -> str:
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
+# Characters that would move the cursor, change colours, end a line or turn the direction of reading, and halves of others,
+# which no terminal takes.
+_CONTROL: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_BREAK: Final = re.compile("[\t\n]")
+_SPELLED: Final = {"\t": "\\t", "\n": "\\n"}
+
+
 def visible(text: str) -> str:
     """The text with its control characters spelled out, except for tabs and ends of lines."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return text if text.isprintable() else _CONTROL.sub(_escaped, text)
+
+
+def one_line(text: str) -> str:
+    """The text with all its control characters spelled out, so that it is one line: none of its parts looks like another entry."""
+    return text if text.isprintable() else _BREAK.sub(_escaped, _CONTROL.sub(_escaped, text))
+
+
+def json_visible(document: str) -> str:
+    """A JSON document with the control characters that JSON leaves as they are written as JSON writes others: \\u009b."""
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return _SPELLED.get(found[0]) or (f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}")  # noqa: PLR2004 - as Python writes it

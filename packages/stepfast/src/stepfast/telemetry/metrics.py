@@ -3,13 +3,14 @@
 They are added up here, a batch at a time, and turned into Prometheus' own objects when they are collected: a histogram
 of 200 jobs takes 0.02 ms; observing each of them with `prometheus_client` would take 0.32 ms.
 
-To add a metric, put it into `COUNTERS` or `HISTOGRAMS`; it needs a name, a meaning, labels with few values, and the
+To add a metric, put it into `COUNTERS`, `HISTOGRAMS` or `GAUGES`; it needs a name, a meaning, labels with few values, and the
 events that feed it.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,21 @@ class Histogram:
     labels: Labels
     of: str
     events: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """The latest figures of an event, by labels: each of its `fields` under its own name in the last label."""
+
+    name: str
+    meaning: str
+    labels: Labels  # the last one is the name of a field
+    fields: Labels
+    event: str
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        return (self.event,)
 
 
 STEPS: Final = Counter(
@@ -163,6 +179,19 @@ HISTOGRAMS: Final = (
     ),
 )
 
+GAUGES: Final = (
+    Gauge(
+        "stepfast_broker_messages",
+        "Messages that a queue of a broker has, as far as the broker tells.",
+        ("transport", "queue", "state"),
+        ("ready", "held", "scheduled", "dead"),
+        "broker.measured",
+    ),
+)
+FRESH: Final = (
+    300.0  # seconds; an older figure is left out: its broker is away, or the process that asked it is
+)
+
 MOST_VALUES: Final = 200  # of one label; further ones are counted as "other"
 
 
@@ -181,6 +210,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, Labels], float] = {}
         self._times: dict[tuple[str, Labels], Times] = {}
+        self._figures: dict[tuple[str, Labels], tuple[float, float]] = {}  # and when it came, monotonic
         self._known: dict[str, set[str]] = {}
 
     def __call__(self, event: str, facts: Mapping[str, Fact]) -> None:
@@ -195,15 +225,22 @@ class Metrics:
                 if (taken := facts.get(histogram.of)) is not None:
                     key = (histogram.name, self._labels(histogram.labels, facts, {}))
                     _observe(self._times.setdefault(key, Times()), taken)
+            for gauge in _GAUGES_AT.get(event, ()):
+                for name in gauge.fields:
+                    if isinstance(figure := facts.get(name), int | float):
+                        key = (gauge.name, self._labels(gauge.labels, facts, {gauge.labels[-1]: name}))
+                        self._figures[key] = figure, time.monotonic()
 
     def take(self) -> dict[str, Any]:
         """Counts and times since the last call, as JSON values, for `add` in another process."""
         with self._lock:
             counts, self._counts = self._counts, {}
             times, self._times = self._times, {}
+            figures, self._figures = self._figures, {}
         return {
             "counts": [[name, labels, many] for (name, labels), many in counts.items()],
             "times": [[name, labels, it.buckets, it.total] for (name, labels), it in times.items()],
+            "figures": [[name, labels, figure] for (name, labels), (figure, _) in figures.items()],
         }
 
     def add(self, taken: Mapping[str, Any]) -> None:
@@ -216,6 +253,8 @@ class Metrics:
                 times = self._times.setdefault((name, self._bounded(name, labels)), Times())
                 times.buckets = [mine + theirs for mine, theirs in zip(times.buckets, buckets, strict=True)]
                 times.total += total
+            for name, labels, figure in taken.get("figures", ()):
+                self._figures[name, self._bounded(name, labels)] = figure, time.monotonic()
 
     def collect(self) -> Iterator[Any]:
         """All metrics as Prometheus' own objects."""
@@ -223,6 +262,7 @@ class Metrics:
         with self._lock:
             counts = dict(self._counts)
             times = {key: Times(list(it.buckets), it.total) for key, it in self._times.items()}
+            figures = dict(self._figures)
         for counter in COUNTERS:
             family = families.CounterMetricFamily(counter.name, counter.meaning, labels=counter.labels)
             for (name, labels), many in counts.items():
@@ -234,6 +274,8 @@ class Metrics:
         yield _jobs(families, counts)
         for histogram in HISTOGRAMS:
             yield _histogram(families, histogram, times)
+        for gauge in GAUGES:
+            yield _gauge(families, gauge, figures)
 
     def _labels(self, names: Labels, facts: Mapping[str, Fact], fixed: Mapping[str, str]) -> Labels:
         return tuple(
@@ -252,10 +294,11 @@ class Metrics:
         return value
 
 
-_LABELS: Final = {it.name: it.labels for it in (*COUNTERS, *HISTOGRAMS)}
-HEARD: Final = frozenset(event for it in (*COUNTERS, *HISTOGRAMS) for event in it.events)
+_LABELS: Final = {it.name: it.labels for it in (*COUNTERS, *HISTOGRAMS, *GAUGES)}
+HEARD: Final = frozenset(event for it in (*COUNTERS, *HISTOGRAMS, *GAUGES) for event in it.events)
 _COUNTERS_AT: Final = {event: [it for it in COUNTERS if event in it.events] for event in HEARD}
 _HISTOGRAMS_AT: Final = {event: [it for it in HISTOGRAMS if event in it.events] for event in HEARD}
+_GAUGES_AT: Final = {event: [it for it in GAUGES if event in it.events] for event in HEARD}
 
 
 @lru_cache(maxsize=1)
@@ -300,4 +343,12 @@ def _histogram(families: Any, of: Histogram, times: Mapping[tuple[str, Labels], 
                 below += many
                 cumulated.append(("+Inf" if edge == float("inf") else str(float(edge)), below))
             family.add_metric(labels, buckets=cumulated, sum_value=it.total)
+    return family
+
+
+def _gauge(families: Any, of: Gauge, figures: Mapping[tuple[str, Labels], tuple[float, float]]) -> Any:
+    family = families.GaugeMetricFamily(of.name, of.meaning, labels=of.labels)
+    for (name, labels), (figure, came_at) in figures.items():
+        if name == of.name and time.monotonic() - came_at < FRESH:
+            family.add_metric(labels, figure)
     return family

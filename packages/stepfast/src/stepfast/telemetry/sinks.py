@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from stepfast.telemetry.events import LEVELS
-from stepfast.telemetry.masking import HIDDEN, hides, without_data
+from stepfast.telemetry.masking import HIDDEN, hides, one_line, without_data
 
 Fact = str | float | int | BaseException | Sequence[float] | None
 Plain = dict[str, str | float | int]
@@ -52,6 +53,18 @@ def happened(event: str, about: Subject | None = None, /, **facts: Fact) -> None
     if logged:
         shown = plain(facts)
         _log.log(level, "%s %s", event, sentence(shown), extra={"event": event, "facts": shown})
+
+
+class Committing(Protocol):
+    """A transaction that calls a function once it is committed."""
+
+    def after_commit(self, act: Callable[[], None], /) -> None: ...
+
+
+def when_committed(tx: Committing, event: str, about: Subject | None = None, /, **facts: Fact) -> None:
+    """Report an event of an open transaction: once it is committed, and not at all if it never is."""
+    if wanted(event):
+        tx.after_commit(partial(happened, event, about, **facts))
 
 
 def wanted(event: str) -> bool:
@@ -111,14 +124,14 @@ def message_of(error: BaseException) -> str:
 
 
 def sentence(facts: Plain) -> str:
-    """The fields in one line for people: name=value."""
+    """The fields in one line for people: name=value. What would end the line or paint a terminal is spelled out."""
     shown = dict(facts)
     if (kind := shown.pop("error_type", None)) is not None:
         message = shown.pop("error_message", "")
         shown["error"] = f"{kind}: {message}" if message else kind
     elif "error_message" in shown:
         shown["error"] = shown.pop("error_message")
-    return " ".join(f"{name}={value}" for name, value in shown.items())
+    return one_line(" ".join(f"{name}={value}" for name, value in shown.items()))
 
 
 def camel(name: str) -> str:

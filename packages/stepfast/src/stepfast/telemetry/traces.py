@@ -12,39 +12,30 @@ import logging
 import os
 import re
 import sys
+import threading
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.errors import ConfigurationError, install_hint
-from stepfast.telemetry.sinks import Fact, Plain, plain
+from stepfast.telemetry.current_step import CURRENT
+from stepfast.telemetry.sinks import Fact, Plain, Subject, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
+    from stepfast.telemetry.current_step import Work
+
 
 _log: Final = logging.getLogger("stepfast")
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _NO_TRACE: Final = "0" * 32  # invalid, says W3C
+# Properties of a message in which a sender names its span; the second one is that of Azure's older SDKs.
+_OF_SENDER: Final = ("traceparent", "diagnostic-id")
 SAMPLED: Final = 1
-
-
-class Work(Protocol):
-    """A step, as far as its trace goes."""
-
-    @property
-    def job_id(self) -> str: ...
-    @property
-    def trace(self) -> str | None: ...
-    def facts(self) -> dict[str, Fact]: ...
-
-
-# The step whose handler, or whose effects, run here.
-CURRENT: Final[ContextVar[Work | None]] = ContextVar("stepfast_step", default=None)
 
 
 def trace_id_of(job_id: str, trace: str | None) -> str:
@@ -57,10 +48,25 @@ def trace_id_of(job_id: str, trace: str | None) -> str:
 
 def traceparent_of(work: Work) -> str:
     """The traceparent that a child of this step stores."""
-    if work.trace is not None and _TRACEPARENT.fullmatch(work.trace):
-        return work.trace
-    trace_id = trace_id_of(work.job_id, None)
+    return traceparent_of_job(work.job_id, work.trace)
+
+
+def traceparent_of_job(job_id: str, trace: str | None) -> str:
+    """The traceparent of what belongs to a job: the one that it stores, or that of its own trace."""
+    if trace is not None and _TRACEPARENT.fullmatch(trace):
+        return trace
+    trace_id = trace_id_of(job_id, None)
     return f"00-{trace_id}-{_first_span(trace_id)}-01"
+
+
+def sender_trace(properties: Mapping[str, Any]) -> str | None:
+    """The traceparent that the sender of a message wrote into its properties; None if there is none of W3C's form."""
+    given = {name.lower(): value for name, value in properties.items()}
+    for name in _OF_SENDER:
+        value = given.get(name)
+        if isinstance(value, str) and _TRACEPARENT.fullmatch(value):
+            return value
+    return None
 
 
 def _first_span(trace_id: str) -> str:
@@ -118,7 +124,7 @@ def enqueuing(kind: str, queue: str, jobs: int = 1) -> Iterator[str | None]:
     work = CURRENT.get()
     parent = None
     if work is not None and not get_current_span().get_span_context().is_valid:
-        parent = _as_parent(work, active)
+        parent = _as_parent(traceparent_of(work), active)
     facts = {"messaging.batch.message_count": jobs} if jobs != 1 else {}
     with active.start_as_current_span(
         f"enqueue {kind}",
@@ -143,7 +149,7 @@ def begin_step(active: Tracer, work: Work, kind: str, queue: str, facts: Mapping
     try:
         span = active.start_span(
             kind,
-            _as_parent(work, active),
+            _as_parent(traceparent_of(work), active),
             kind=SpanKind.CONSUMER,
             attributes=_messaging("process", queue) | _named(plain(facts)),
         )
@@ -191,12 +197,49 @@ def inside(work: Work, span: Span | None) -> Iterator[None]:
         CURRENT.reset(before)
 
 
-def _as_parent(work: Work, active: Tracer) -> Any:
-    """The context that a step's span begins in."""
+@contextmanager
+def sending(channel: str, destination: str, trace: str | None, about: Subject) -> Iterator[SendingSpan]:
+    """A span around one try to send a message, if the program has a tracer; it belongs to the trace of the message."""
+    active = tracer()
+    if active is None:
+        yield SendingSpan(trace)
+        return
+    from opentelemetry.context import Context
+    from opentelemetry.trace import INVALID_SPAN, SpanKind
+
+    known = trace is not None and _TRACEPARENT.fullmatch(trace)
+    try:
+        span = active.start_span(
+            f"send {channel}",
+            _as_parent(trace, active) if trace is not None and known else Context(),
+            kind=SpanKind.CLIENT,
+            attributes=_messaging("send", destination) | _named(plain(about.facts())),
+        )
+    except Exception:  # noqa: BLE001 - a processor of the program's own: the message is sent without it
+        _log.exception("OpenTelemetry could not begin a span")
+        span = INVALID_SPAN
+    sent = SendingSpan(_stored(span.get_span_context()) or trace)
+    try:
+        yield sent
+    finally:
+        end_step(span, sent.outcome, sent.facts)
+
+
+class SendingSpan:
+    """The span of one try to send a message, or nothing: whoever sends says how it ended."""
+
+    def __init__(self, traceparent: str | None) -> None:
+        self.traceparent = traceparent  # for the receiver, whose spans belong below this one
+        self.outcome = "failed"
+        self.facts: dict[str, Fact] = {}
+
+
+def _as_parent(traceparent: str, active: Tracer) -> Any:
+    """The context that a span below this one begins in."""
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-    found = _TRACEPARENT.fullmatch(traceparent_of(work))
-    assert found is not None  # noqa: S101 - that is what it returns
+    found = _TRACEPARENT.fullmatch(traceparent)
+    assert found is not None  # noqa: S101 - all callers have looked
     trace_id, span_id, flags = found[1], found[2], int(found[3], 16)
     if span_id == _first_span(trace_id):
         flags = SAMPLED if _chosen(trace_id, active) else 0
@@ -234,8 +277,9 @@ def _named(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# The exporter of `stepfast worker`, configured by OpenTelemetry's own variables.
+# The exporter of `stepfast worker` and `stepfast tasks work`, configured by OpenTelemetry's own variables.
 
+FLUSHING: Final = 3.0  # seconds that the last spans get
 PACKAGES: Final = {
     "otlp_proto_http": "opentelemetry-exporter-otlp-proto-http",
     "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc",
@@ -244,28 +288,61 @@ PACKAGES: Final = {
 
 def export_spans() -> None:
     """Set up a tracer provider if OTEL_TRACES_EXPORTER or an OTEL_EXPORTER_… is set and the program has none."""
+    exporters = span_exporters()
+    if not exporters:
+        return
+    from opentelemetry import trace
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    resource = Resource.create()
+    if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: "stepfast"}))
+    provider = TracerProvider(resource=resource)
+    for exporter in exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter()))
+    trace.set_tracer_provider(provider)
+
+
+def span_exporters() -> list[Any]:
+    """The classes of the exporters that the environment asks for; raises if one of them is not installed.
+
+    None where the program has set up a tracer provider of its own.
+    """
     chosen = os.environ.get("OTEL_TRACES_EXPORTER", "")
     asked = chosen or any(name.startswith("OTEL_EXPORTER_") for name in os.environ)
     if not asked or chosen == "none":
-        return
+        return []
     try:
         from opentelemetry import trace
-        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace import export  # noqa: F401 - is it there?
     except ImportError as missing:
         raise ConfigurationError(
             f"the environment asks for OpenTelemetry, which needs an extra: {install_hint('telemetry')}"
         ) from missing
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return []
+    return [_exporter(name.strip()) for name in (chosen or "otlp").split(",")]
+
+
+def flush_spans(patience: float = FLUSHING) -> None:
+    """Export the spans that wait for it, for at most so many seconds: this process ends without its exit hooks."""
+    if (otel := sys.modules.get("opentelemetry.trace")) is None:
         return
-    resource = Resource.create()
-    if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
-        resource = resource.merge(Resource({SERVICE_NAME: "stepfast"}))
-    provider = TracerProvider(resource=resource)
-    for name in (chosen or "otlp").split(","):
-        provider.add_span_processor(BatchSpanProcessor(_exporter(name.strip())))
-    trace.set_tracer_provider(provider)
+    flush = getattr(otel.get_tracer_provider(), "force_flush", None)
+    if flush is None:
+        return
+
+    def export() -> None:
+        try:
+            flush()
+        except Exception:  # noqa: BLE001 - an exporter of the program's own
+            _log.exception("OpenTelemetry could not export the last spans")
+
+    exporting = threading.Thread(target=export, name="stepfast-spans", daemon=True)
+    exporting.start()
+    exporting.join(patience)  # the exporter has a patience of its own, which may be longer
 
 
 def _exporter(name: str) -> Any:
@@ -275,6 +352,6 @@ def _exporter(name: str) -> Any:
         protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
         name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
     for entry_point in entry_points(group="opentelemetry_traces_exporter", name=name):
-        return entry_point.load()()
+        return entry_point.load()
     cure = f"pip install {PACKAGES[name]}" if name in PACKAGES else "install the package that brings it"
     raise ConfigurationError(f"OTEL_TRACES_EXPORTER: there is no exporter {name!r} here; {cure}")

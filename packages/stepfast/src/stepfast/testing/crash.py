@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from stepfast.database.database import Database
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, UnreachableError
-from stepfast.jobs.rescue import this_process
+from stepfast.process_identity import this_process
 from stepfast.testing.draining import drain
 from stepfast.testing.watcher import WatchedKinds
 

@@ -91,6 +91,7 @@ class ScratchSchema:
                     connection.execute(f"DROP {what} IF EXISTS {target} {cascade}")
             # The tables of applications are gone: their next `migrate` must make them again.
             connection.execute("DELETE FROM stepfast_schema WHERE component <> 'stepfast'")
+            connection.execute("DELETE FROM stepfast_view_names WHERE id <> 'stepfast'")
 
 
 @contextmanager
@@ -118,16 +119,15 @@ def scratch_schema(url: str) -> Iterator[ScratchSchema]:
 
 def _url_inside(url: str, name: str, dialect: str) -> str:
     """The URL of the schema."""
-    parts = urlsplit(url)
     if dialect == "mariadb":
-        return urlunsplit(parts._replace(path=f"/{name}"))
-    if "options=" in parts.query:
+        return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+    if "options=" in url.partition("?")[2]:
         raise ConfigurationError(
             f"{VARIABLE}: leave `options` out of {masked(url)}; tests set the search path there"
         )
     # The user's own tables stay on the search path; ours come first.
     path = quote(f'-csearch_path="{name}",public', safe="")
-    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, f"options={path}")))))
+    return f"{url}{'&' if '?' in url else '?'}options={path}"  # as text: it may name several hosts
 
 
 def _tables(connection: Connection, name: str) -> dict[str, str]:

@@ -120,23 +120,23 @@ def stored_job(*row: Value) -> StoredJob:
         due_at=moment(ready_at),
         created_at=moment(created_at),
         error=error,
-        cursor=_cursor(cursor, kind),
-        arguments=_arguments(payload, kind),
+        cursor=_cursor(cursor, kind, job_id),
+        arguments=_arguments(payload, kind, job_id),
     )
 
 
-def _cursor(stored: str | None, kind: str) -> Any:
+def _cursor(stored: str | None, kind: str, job_id: str) -> Any:
     found = cursor_in(stored)
     try:
-        return None if found is None else decode(opened(found, f"cursor of {kind}"))
+        return None if found is None else decode(opened(found, f"cursor of {kind}", job_id))
     except SealedError:
         return ENCRYPTED
 
 
-def _arguments(payload: str, kind: str) -> dict[str, Any]:
+def _arguments(payload: str, kind: str, job_id: str) -> dict[str, Any]:
     """The arguments of a job; none if its payload is no object, as a foreign program may have written it."""
     try:
-        found = decode(opened(payload, f"payload of {kind}"))
+        found = decode(opened(payload, f"payload of {kind}", job_id))
     except (ValueError, SealedError):  # msgspec's own is one
         return {}
     return found if isinstance(found, dict) else {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stepfast.clock import Duration, duration, instant, micros, moment
 from stepfast.database.dialects import DIALECTS, Shift
 from stepfast.database.statement import sql
-from stepfast.jobs.rescue import this_process
+from stepfast.process_identity import this_process
 from stepfast.testing.jobs import DATABASE_TIME
 
 if TYPE_CHECKING:

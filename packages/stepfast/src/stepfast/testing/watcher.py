@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from stepfast.database.upsert import Upsert
+from stepfast.jobs.commit import effects_of
 from stepfast.jobs.kinds import Kinds
-from stepfast.jobs.outcome import Continue, Done, Effect, Snooze, Wait, effects_of
+from stepfast.jobs.outcome import Continue, Done, Effect, Snooze, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -153,6 +154,11 @@ def _watch_effect(effect: Effect, position: EffectPosition) -> Effect:
 class WatchedEffect:
     effect: Effect
     position: EffectPosition
+
+    def sealed_event(self) -> WatchedEffect:
+        """The same, with the payload of an event encrypted: a step of an encrypted kind asks for that."""
+        seal = getattr(self.effect, "sealed_event", None)
+        return self if seal is None else replace(self, effect=seal())
 
     def apply(self, tx: Transaction, /) -> None:
         self.position.apply(self.effect.apply, tx)

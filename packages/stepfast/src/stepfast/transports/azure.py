@@ -1,4 +1,6 @@
-"""What the Azure adapters share: the identity they use without a key, names of accounts, and errors as our own.
+"""What the Azure adapters share: the identity they use without a key, and names of accounts.
+
+Also here: errors of Storage (queues and blobs) as our own; those of Service Bus are in `service_bus_links.py`.
 
 `DefaultAzureCredential` finds the identity of the machine, the pod, or the person at the keyboard; AZURE_CLIENT_ID chooses
 one of several identities of a machine.
@@ -7,7 +9,7 @@ one of several identities of a machine.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +29,14 @@ CURE: Final = install_hint("azure")
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
 _URL: Final = re.compile(r"https?://[^\s@?#;=&]+", re.IGNORECASE)
 _NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,199}(:\d{1,5})?", re.IGNORECASE)
+HOSTS: Final = "STEPFAST_AZURE_HOSTS"
+# Where a namespace is, in Azure's public cloud, China, for US authorities, and Germany as it once was.
+ZONES: Final = (
+    ".servicebus.windows.net",
+    ".servicebus.chinacloudapi.cn",
+    ".servicebus.usgovcloudapi.net",
+    ".servicebus.cloudapi.de",
+)
 
 
 # In both cases the message is gone, or another consumer received it after us.
@@ -71,14 +81,24 @@ def storage_url(account: str, service: str) -> str:
     return f"https://{account}.{service}.core.windows.net"
 
 
-def checked_namespace(namespace: str) -> str:
-    """The namespace of a Service Bus; raises if it cannot be one."""
+def checked_namespace(namespace: str, hosts: Collection[str] = ()) -> str:
+    """The namespace of a Service Bus; raises if it cannot be one, and if it is outside of Azure and not among `hosts`.
+
+    A host that is given this machine's token can use it: so none outside of Azure is, unless the environment names it.
+    """
     if not _NAMESPACE.fullmatch(namespace):
         raise ConfigurationError(
             f"Service Bus namespace {_without_keys(namespace)!r}: write its name, or name.servicebus.windows.net; with keys "
             "it is a connection string, AZURE_SERVICE_BUS_CONNECTION_STRING"
         )
-    return namespace
+    host = namespace.lower()
+    is_name = not re.search(r"[.:]", host) and host != "localhost"
+    if is_name or host.partition(":")[0].endswith(ZONES) or host in {it.lower() for it in hosts}:
+        return namespace
+    raise ConfigurationError(
+        f"Service Bus namespace {namespace!r}: it is no host of Azure, so it is not given this machine's token; if it is "
+        f"yours (an emulator, a proxy), name it in {HOSTS} of this process"
+    )
 
 
 def _without_keys(text: str) -> str:

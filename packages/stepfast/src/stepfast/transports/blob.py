@@ -58,6 +58,7 @@ class Blob:
     etag: str
     metadata: Mapping[str, str] = field(default_factory=dict)
     content: bytes = b""  # empty when only looked at
+    size: int = 0
 
 
 def address_of(url: str) -> Address:
@@ -107,7 +108,7 @@ class BlobStore:
                 found = self._blob(address).get_blob_properties()
             except ResourceNotFoundError:
                 return None
-        return Blob(str(found.etag), dict(found.metadata or {}))
+        return Blob(str(found.etag), dict(found.metadata or {}), size=int(found.size or 0))
 
     def read(self, address: Address) -> Blob | None:
         """A blob with its content; None if there is none."""
@@ -120,7 +121,7 @@ class BlobStore:
             except ResourceNotFoundError:
                 return None
         properties = found.properties
-        return Blob(str(properties.etag), dict(properties.metadata or {}), content)
+        return Blob(str(properties.etag), dict(properties.metadata or {}), content, len(content))
 
     def create(
         self,

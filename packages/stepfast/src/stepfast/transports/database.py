@@ -22,6 +22,7 @@ from stepfast.clock import instant, micros, moment, new_fence, new_ids
 from stepfast.database.database import persist
 from stepfast.database.dialects import Plans
 from stepfast.database.statement import sql
+from stepfast.database.stored import stored_fields
 from stepfast.database.wakeup import MESSAGES
 from stepfast.errors import DatabaseError
 from stepfast.transports.contract import (
@@ -425,7 +426,7 @@ def _delivery(row: Sequence[Any], queue: str, fence: int, hold: timedelta) -> De
         queue=queue,
         attempt=attempts + 1,
         held_until=moment(int(now)) + hold,
-        properties=json.loads(properties),
+        properties=stored_fields(properties),
         subject=subject,
         sent_at=moment(sent_at),
         dead_reason=reason or "",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import instant, moment, new_id
 from stepfast.database.statement import sql
+from stepfast.database.stored import stored_fields
 from stepfast.telemetry.masking import storable, without_secrets
 
 if TYPE_CHECKING:
@@ -136,7 +137,12 @@ def remove(tx: Transaction, ids: Sequence[str]) -> int:
 def _read(*row: Any) -> DeadMessage:
     *facts, sent, found, properties, body = row
     at = None if sent is None else moment(sent)
-    about = {"sent_at": at, "found_at": moment(found), "properties": json.loads(properties), "body": body}
+    about = {
+        "sent_at": at,
+        "found_at": moment(found),
+        "properties": stored_fields(properties),
+        "body": body,
+    }
     return DeadMessage(*facts, **about)
 
 

@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from stepfast.clock import spoken
 from stepfast.errors import ConfigurationError
-from stepfast.transports.azure import checked_namespace, storage_url
+from stepfast.transports.azure import HOSTS, checked_namespace, storage_url
 from stepfast.transports.contract import MOST_DELIVERIES, TransportUnavailableError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ STORAGE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 STORAGE_ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT"
 SERVICE_BUS: Final = ("AZURE_SERVICE_BUS_CONNECTION_STRING", "SERVICEBUS_CONNECTION_STRING")
 SERVICE_BUS_NAMESPACE: Final = "AZURE_SERVICE_BUS_NAMESPACE"
+TRANSPORT: Final = "STEPFAST_TRANSPORT"
 _KEYS: Final = re.compile(r"[@?#;=&]")  # what stands around a key, and in no name
 
 
@@ -47,6 +48,7 @@ class TransportSettings:
     storage_account: str = ""  # a name, or https://name.queue.core.windows.net
     service_bus_connection_string: str = field(default="", repr=False)
     service_bus_namespace: str = ""  # a name, or name.servicebus.windows.net
+    azure_hosts: tuple[str, ...] = ()  # outside of Azure, and given this machine's token: emulators, proxies
     most_deliveries: int = MOST_DELIVERIES  # where we count, and not the broker
 
 
@@ -63,7 +65,18 @@ def transport_settings(
             (text for name in SERVICE_BUS if (text := found.get(name, "").strip())), ""
         ),
         service_bus_namespace=found.get(SERVICE_BUS_NAMESPACE, "").strip(),
+        azure_hosts=_azure_hosts(found),
     )
+
+
+def _azure_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The hosts that the environment names: in a list of its own, or in the URL of the transport."""
+    listed = re.split(r"[\s,]+", environ.get(HOSTS, "").strip())
+    try:
+        named = _split(environ.get(TRANSPORT, "")).netloc
+    except ValueError:
+        named = ""  # the URL is refused where it is opened
+    return tuple(it for it in (*listed, named) if it)
 
 
 def open_transport(url: str, settings: TransportSettings | None = None) -> Transport:
@@ -91,6 +104,12 @@ def problem_of_transport(url: str) -> str | None:
     if parts.scheme == "database" and parts.netloc:
         return "it uses the application's own database; name no other here"
     return None
+
+
+def same_transport(url: str) -> str:
+    """The URL in one spelling: `service-bus` and `SERVICE-BUS://` name the same transport. Raises ValueError if it is none."""
+    parts = _split(url)
+    return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
 def shown_transport(url: str) -> str:
@@ -141,11 +160,11 @@ def _storage_queue(account: str, settings: TransportSettings) -> Transport:
 def _service_bus(namespace: str, settings: TransportSettings) -> Transport:
     from stepfast.transports.service_bus import ServiceBusTransport
 
-    namespace = namespace or (
-        "" if settings.service_bus_connection_string else settings.service_bus_namespace
-    )
-    if namespace:
-        return ServiceBusTransport(namespace=checked_namespace(namespace))
+    of_settings = "" if settings.service_bus_connection_string else settings.service_bus_namespace
+    if chosen := namespace or of_settings:
+        # What the settings name was chosen by whoever runs this process; a URL may come from elsewhere.
+        known = (*settings.azure_hosts, settings.service_bus_namespace)
+        return ServiceBusTransport(namespace=checked_namespace(chosen, known))
     if not settings.service_bus_connection_string:
         raise ConfigurationError(
             f"transport 'service-bus://': set {SERVICE_BUS[0]}, or {SERVICE_BUS_NAMESPACE} where a managed identity "

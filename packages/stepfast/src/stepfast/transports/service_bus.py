@@ -3,19 +3,24 @@
 The queue says how long a message is held (its lock, which `renew` makes run anew), how often it may be delivered, and
 for how long ids are remembered: see docs/howto/azure-service-bus.md for how to set one up. A send whose acknowledgement
 is lost is sent again with the same id, which a queue with duplicate detection swallows.
+
+The open connections, and errors of the SDK as our own, are in `service_bus_links.py`; making and counting queues is in
+`service_bus_administration.py`; the contract that all transports keep is `contract.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from stepfast.errors import ConfigurationError, install_hint
+from stepfast.transports.body import text_of
 from stepfast.transports.contract import (
     MOST_AT_ONCE,
     Abilities,
@@ -25,24 +30,27 @@ from stepfast.transports.contract import (
     Outgoing,
     Transport,
     TransportError,
+    TransportRefusedError,
     TransportUnavailableError,
     check_messages,
     check_queue,
 )
 
 try:
+    from azure.servicebus import ServiceBusMessage
+    from azure.servicebus.amqp import AmqpMessageBodyType
     from azure.servicebus.exceptions import MessageSizeExceededError
 
     from stepfast.transports.service_bus_administration import Administration, counted_by_looking
-    from stepfast.transports.service_bus_failures import (
+    from stepfast.transports.service_bus_links import (
         NAME,
         REFUSED,
         UNAVAILABLE,
+        Links,
+        SubQueue,
         may_work_again,
         raised_as_ours,
     )
-    from stepfast.transports.service_bus_links import Links, SubQueue
-    from stepfast.transports.service_bus_messages import Receipt, read, written
 except ImportError as missing:
     raise ConfigurationError(f"Service Bus needs an extra: {install_hint('azure')}") from missing
 
@@ -181,7 +189,7 @@ class ServiceBusTransport(Transport):
                 if not may_work_again(error):
                     raise
                 found = await self._receive_apart(place, at_most, wait)
-        deliveries = [read(it, place.queue) for it in found]
+        deliveries = [from_service_bus(it, place.queue) for it in found]
         self._forget_lapsed()
         self._held.update({_token(it): it for it in deliveries})
         return deliveries
@@ -218,7 +226,7 @@ class ServiceBusTransport(Transport):
     async def _give_back_all(self, receiving: asyncio.Task[list[Receipt]]) -> None:
         with suppress(*UNAVAILABLE):
             for receipt in await receiving:
-                await self._give_back(read(receipt, receipt.place.queue))
+                await self._give_back(from_service_bus(receipt, receipt.place.queue))
 
     async def _end(self, delivery: Delivery, how: str, **words: str) -> None:
         receipt: Receipt = delivery.receipt
@@ -282,12 +290,11 @@ async def send_all(sender: ServiceBusSender, messages: Sequence[Outgoing]) -> No
     """Send messages in as few transfers as they fit into."""
     batch = await sender.create_message_batch()
     for message in messages:
-        it = written(message)
+        it = to_service_bus(message)
         try:
             batch.add_message(it)
-        except (
-            MessageSizeExceededError
-        ):  # the batch is full; a message that does not fit into a new one is too large
+        except MessageSizeExceededError:
+            # The batch is full; a message that does not fit into a new one is too large.
             await sender.send_messages(batch)
             batch = await sender.create_message_batch()
             batch.add_message(it)
@@ -296,3 +303,101 @@ async def send_all(sender: ServiceBusSender, messages: Sequence[Outgoing]) -> No
 
 def _token(delivery: Delivery) -> str:
     return str(delivery.receipt.token)
+
+
+# Our messages as Service Bus writes them, and its messages as we read them.
+#
+# Others send to our queues too: a body may be of any kind, an id may be missing. The SDK gives texts of properties as
+# bytes, and counts deliveries from 0.
+
+OF_DEAD_LETTERS: Final = {"DeadLetterReason", "DeadLetterErrorDescription"}
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What is needed to end a delivery."""
+
+    place: SubQueue
+    receiver: ServiceBusReceiver
+    message: ServiceBusReceivedMessage
+    token: str  # of the lock; a message that was ended no longer tells it
+
+
+def to_service_bus(message: Outgoing) -> ServiceBusMessage:
+    properties: dict[str | bytes, Any] = {
+        name: _number(message, value) if type(value) is int else value
+        for name, value in message.properties.items()
+    }
+    return ServiceBusMessage(
+        message.body,
+        message_id=message.id,
+        subject=message.subject or None,
+        application_properties=properties,
+        scheduled_enqueue_time_utc=message.not_before,
+        time_to_live=message.lives_for,
+        content_type="application/json",
+    )
+
+
+def _number(message: Outgoing, value: int) -> Any:
+    """A property with the type of its number, which the SDK would take for one of 32 bits."""
+    if -(2**31) <= value < 2**31:
+        return value
+    if -(2**63) <= value < 2**63:
+        return {"TYPE": "LONG", "VALUE": value}
+    raise TransportRefusedError(NAME, f"message {message.id}: {value} has more than 64 bits")
+
+
+def from_service_bus(receipt: Receipt, queue: str) -> Delivery:
+    message = receipt.message
+    properties = {
+        _text(key): _text(value) if isinstance(value, bytes) else value
+        for key, value in (message.application_properties or {}).items()
+    }
+    return Delivery(
+        id=str(message.message_id or f"sequence-{message.sequence_number}"),
+        body=body_of(message),
+        queue=queue,
+        attempt=(message.delivery_count or 0) + 1,
+        held_until=message.locked_until_utc or datetime.now(UTC),
+        properties={key: value for key, value in properties.items() if key not in OF_DEAD_LETTERS},
+        subject=message.subject or "",
+        sent_at=message.enqueued_time_utc,
+        dead_reason=message.dead_letter_reason or "",
+        dead_detail=message.dead_letter_error_description or "",
+        receipt=receipt,
+    )
+
+
+def body_of(message: ServiceBusReceivedMessage) -> str:
+    """The body as a text, also if the sender wrote bytes in one piece or several, a value, or rows of values."""
+    match message.body_type:
+        case AmqpMessageBodyType.DATA:
+            return text_of(b"".join(cast("Iterable[bytes]", message.body)))
+        case AmqpMessageBodyType.VALUE if isinstance(message.body, bytes):
+            return text_of(message.body)
+        case AmqpMessageBodyType.VALUE if isinstance(message.body, str):
+            return message.body
+        case AmqpMessageBodyType.VALUE:
+            return json.dumps(_plain(message.body))
+        case _:
+            return json.dumps(_plain(list(cast("Iterable[Any]", message.body))))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _plain(value: Any) -> Any:
+    """A value of AMQP as JSON can write it."""
+    match value:
+        case bytes():
+            return _text(value)
+        case Mapping():
+            return {str(_plain(key)): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case str() | int() | float() | None:
+            return value
+        case _:
+            return str(value)

@@ -21,7 +21,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from stepfast.errors import ConfigurationError
 from stepfast.transports.contract import Depth, TransportRefusedError, TransportUnavailableError
-from stepfast.transports.service_bus_failures import NAME
+from stepfast.transports.service_bus_links import NAME
 
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential

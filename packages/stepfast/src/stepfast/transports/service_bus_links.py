@@ -1,25 +1,92 @@
-"""Senders and receivers that stay open: making one takes half a second.
+"""Senders and receivers of Service Bus that stay open: making one takes half a second.
 
 A receiver serves one receive at a time, so there are as many as there were receives side by side. Messages are ended
 over any of them: a lock belongs to no link. A call of the SDK is never cancelled in the middle, because it may have read
 half a frame; a caller that is cancelled leaves it to end by itself.
+
+Also here: what the errors of the SDK mean.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from azure.core.exceptions import AzureError, ClientAuthenticationError
 from azure.servicebus import ServiceBusSubQueue
+from azure.servicebus.exceptions import (
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
 
-from stepfast.transports.service_bus_failures import UNAVAILABLE, may_work_again
+from stepfast.transports.contract import (
+    DeliveryLostError,
+    TransportError,
+    TransportRefusedError,
+    TransportUnavailableError,
+)
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
+    from stepfast.transports.contract import Delivery
+
+
+# Errors of the SDK as our own: unavailable, refused, or delivery lost.
+
+NAME: Final = "service-bus"
+LOST: Final = (MessageLockLostError, MessageAlreadySettled, MessageNotFoundError)
+REFUSED: Final = (
+    ClientAuthenticationError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
+# ValueError: a link that was closed meanwhile. RuntimeError: the SDK's word for a link that broke.
+UNAVAILABLE: Final = (AzureError, OSError, TimeoutError, ValueError, RuntimeError)
+
+
+@contextmanager
+def raised_as_ours(queue: str, delivery: Delivery | None = None) -> Iterator[None]:
+    """Raise errors of the SDK as our own; they name the queue, or the message that is lost."""
+    try:
+        yield
+    except TransportError:
+        raise
+    except LOST as error:
+        if delivery is None:
+            raise TransportUnavailableError(NAME, f"queue {queue}: {error}") from error
+        raise DeliveryLostError(NAME, queue, delivery.id) from error
+    except REFUSED as error:
+        raise TransportRefusedError(NAME, f"queue {queue}: {_said(error)}") from error
+    except UNAVAILABLE as error:
+        raise TransportUnavailableError(NAME, f"queue {queue}: {_said(error)}") from error
+
+
+def may_work_again(error: BaseException) -> bool:
+    """Whether the link may be to blame, and not the request."""
+    return isinstance(error, UNAVAILABLE) and not isinstance(error, (*LOST, *REFUSED))
+
+
+def _said(error: Exception) -> str:
+    """The error with the reason inside it: about a refused token the SDK says nothing itself."""
+    inner = getattr(error, "inner_exception", None)
+    told = [str(it).strip() for it in (error, inner) if it is not None]
+    return "; ".join(dict.fromkeys(filter(None, told))) or type(error).__name__
+
+
+# Links.
 
 OPENING: Final = 30.0  # seconds
 ASKING: Final = 30.0

@@ -8,8 +8,6 @@ end a message that no other consumer has received since. The lease in the databa
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 import math
 import re
@@ -25,6 +23,7 @@ import msgspec
 from stepfast.backoff import Backoff
 from stepfast.errors import ConfigurationError
 from stepfast.transports.azure import CURE, async_credential, raised_as_ours, storage_url
+from stepfast.transports.body import json_inside
 from stepfast.transports.contract import (
     MOST_AT_ONCE,
     MOST_DELIVERIES,
@@ -371,7 +370,7 @@ def aware(at: datetime | None) -> datetime:
 #
 # so that readers who know nothing of us (a Logic App that hands the text to a container, a person) still read the body. A
 # body that is no JSON object, or that XML would spoil, is sent as a text in "_text". Messages of other senders are taken
-# as they are, or as base64 of JSON, which many libraries write.
+# as they are, or as base64 of JSON, which many libraries write (see `body.py`).
 
 OURS: Final = '{"_stepfast":'
 TEXT: Final = ',"_text":'
@@ -417,7 +416,9 @@ def packed_dead(parts: Parts) -> str | None:
 
 def unpacked(text: str, broker_id: str) -> Parts:
     """The parts of a text, ours or foreign. Nothing is refused here: a consumer that cannot use it puts it aside."""
-    if not _is_json(text) and (inside := _from_base64(text)) is not None:
+    if len(text) > LARGEST_TEXT:  # which Azure does not take: no sender of ours wrote it
+        return Parts(id=broker_id, body=text)
+    if not _is_json(text) and _is_json(inside := json_inside(text)):
         text = inside
     if text.startswith(OURS):
         try:
@@ -468,15 +469,6 @@ def _is_json(text: str) -> bool:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     return True
-
-
-def _from_base64(text: str) -> str | None:
-    """The JSON inside a base64 text; None if it is something else."""
-    try:
-        inside = base64.b64decode(text.strip(), validate=True).decode()
-    except (binascii.Error, ValueError):
-        return None
-    return inside if _is_json(inside) else None
 
 
 def _fields(parts: Parts) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Admission:
 def _arguments(lease: Lease) -> dict[str, Any]:
     """The arguments that a limit's `by` may name; of an encrypted payload, fingerprints of them."""
     try:
-        found = msgspec.json.decode(opened(lease.payload, f"payload of {lease.kind}"))
+        found = msgspec.json.decode(opened(lease.payload, f"payload of {lease.kind}", lease.job_id))
     except (msgspec.DecodeError, SealedError):
         return {}  # the handler's own check says what is wrong with it
     if not isinstance(found, dict):

@@ -36,12 +36,13 @@ from stepfast.runs.messages import (
     WorkItemHint,
     is_known_work,
     judge_hints,
-    partition_id,
     read_hint,
 )
+from stepfast.runs.partition import partition_id
 from stepfast.telemetry import happened
 from stepfast.transports.contract import MOST_AT_ONCE, Delivery, DeliveryLostError, Transport, TransportError
 from stepfast.transports.dead_messages import keep_dead_message
+from stepfast.transports.queue_depth import report_depth
 from stepfast.worker.periodic import Outage, around
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from stepfast.database.database import Database
     from stepfast.runs.feeds import Feeds
     from stepfast.worker.claimer import Claimer
+    from stepfast.worker.vital import VitalParts
 
 
 FIRST_PAUSE: Final = (
@@ -61,21 +63,29 @@ LEAVING: Final = 10.0  # seconds to close the connection
 
 
 def broker_listeners(
-    database: Database, feeds: Feeds, settings: WorkerSettings, claimer: Claimer
+    database: Database, feeds: Feeds, settings: WorkerSettings, claimer: Claimer, vital: VitalParts
 ) -> list[BrokerListener]:
     """One listener for each broker that announces jobs which this worker may run."""
     queues: dict[str, set[str]] = defaultdict(set)
     for feed in feeds.all():
         if feed.broker is not None and (not settings.queues or feed.queue in settings.queues):
             queues[feed.broker.url] |= {feed.broker.work_items, feed.broker.consolidate}
-    return [BrokerListener(database, url, sorted(names), feeds, claimer) for url, names in queues.items()]
+    return [
+        BrokerListener(database, url, sorted(names), feeds, claimer, vital) for url, names in queues.items()
+    ]
 
 
 class BrokerListener:
     """A thread that listens to some queues of one broker until it is stopped."""
 
-    def __init__(
-        self, database: Database, url: str, queues: Sequence[str], feeds: Feeds, claimer: Claimer
+    def __init__(  # noqa: PLR0917 - what it takes to listen
+        self,
+        database: Database,
+        url: str,
+        queues: Sequence[str],
+        feeds: Feeds,
+        claimer: Claimer,
+        vital: VitalParts,
     ) -> None:
         self._database = database
         self._url = url
@@ -89,7 +99,7 @@ class BrokerListener:
         self._away = False  # the broker
         self._outage = Outage("taking over dead letters")
         self._stuck: set[str] = set()  # queues whose dead letters cannot be taken over
-        self._thread = threading.Thread(target=self._run, name="stepfast-hints", daemon=True)
+        self._thread = vital.thread("hints", self._run)
 
     def start(self) -> None:
         self._thread.start()
@@ -100,7 +110,8 @@ class BrokerListener:
         self._stop.set()
         if self._loop is not None and self._task is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._task.cancel)
-        self._thread.join(timeout=LEAVING)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=LEAVING)
 
     def _run(self) -> None:
         asyncio.run(self._listen_until_stopped())
@@ -134,7 +145,11 @@ class BrokerListener:
             HintListener(transport, queue, self._database, self._feeds, self._claimer)
             for queue in self._queues
         ]
-        work = [self._take_over_letters(transport), *(listener.listen() for listener in listeners)]
+        work = [
+            self._take_over_letters(transport),
+            report_depth(transport, self._queues),
+            *(listener.listen() for listener in listeners),
+        ]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

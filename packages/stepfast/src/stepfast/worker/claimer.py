@@ -6,6 +6,7 @@ are handed to the event loop.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -17,7 +18,15 @@ from stepfast.database.database import persist
 from stepfast.database.dialects import Plans
 from stepfast.errors import DatabaseError
 from stepfast.jobs.commit import give_back
-from stepfast.jobs.lease import Lease, claim, claim_named, claim_suspect, queues_with_work
+from stepfast.jobs.lease import (
+    Lease,
+    claim,
+    claim_named,
+    claim_suspect,
+    claim_suspects,
+    queues_with_work,
+    waiting_suspects,
+)
 from stepfast.telemetry import happened, wanted
 from stepfast.worker.periodic import Outage
 
@@ -25,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stepfast.config import WorkerSettings
-    from stepfast.database.connection import Transaction
+    from stepfast.database.connection import Connection, Transaction
     from stepfast.database.database import Database
+    from stepfast.jobs.lease import WaitingSuspects
     from stepfast.worker.admission import Admission
     from stepfast.worker.heartbeat import Heartbeat
     from stepfast.worker.leases import Leases
@@ -34,12 +44,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-QUICK_LOOKS: Final = (
-    0.002,
-    0.004,
-    0.008,
-    0.016,
-)  # seconds; after work, for longer than a wake-up may be withheld
+# Seconds; after work, for longer than a wake-up may be withheld.
+QUICK_LOOKS: Final = (0.002, 0.004, 0.008, 0.016)
 UNHEARD_LOOKS: Final = (0.003,) * 20  # after work, where the database sends no wake-ups
 HEARD_POLL: Final = 1.0  # seconds; hearing nothing is never trusted
 UNHEARD_POLL: Final = 0.05  # where the database sends no wake-ups,
@@ -48,6 +54,7 @@ RESTING_AFTER: Final = 10.0  # ... for so long
 STUCK_AFTER: Final = 0.5  # seconds after which unstarted jobs go back
 DISCOVER_EVERY: Final = 0.25
 DISCOVER_SHARE: Final = 20  # looking for queues takes a twentieth of the time at most
+FEWEST_TOGETHER: Final = 3  # suspects that run side by side, where there are as many
 ALONE_FOR: Final = 2.0  # seconds that suspects may keep a worker for themselves, when others wait
 
 
@@ -75,6 +82,8 @@ class Claimer:
         self._worked_at = time.monotonic()
         self._turn = 0
         self._outage = Outage("claiming", settings.worker_id)
+        self._keeping = Outage("giving back", settings.worker_id)
+        self._answered = False  # whether the database has answered a question of this round
         self._suspects_wait = threading.Event()  # and have no process of their own
         self._alone_since: float | None = None  # since when suspects have this worker to themselves
         self._normal_until = 0.0
@@ -86,13 +95,14 @@ class Claimer:
         empty = 0  # rounds in a row that found nothing
         named: set[str] = set()
         while not stopping.is_set():
+            self._answered = False
             try:
                 found = self._run_suspects() if self._is_turn_of_suspects() else self._round(named)
             except DatabaseError as error:
                 self._outage.begin(error)
                 self._wakeups.wait(random.uniform(0.5, 1.0))
                 continue
-            if self._outage.lasts:
+            if self._outage.lasts and self._answered:
                 self._outage.end()
             empty = 0 if found else empty + 1
             self._worked_at = time.monotonic() if found else self._worked_at
@@ -132,6 +142,7 @@ class Claimer:
         if not self._discovered or now >= self._discover_at:
             with self._database.looking() as tx:
                 self._discovered = queues_with_work(tx)
+            self._answered = True
             # Dead index entries that a foreign transaction pins make this expensive, too.
             took = time.monotonic() - now
             self._discover_at = now + max(DISCOVER_EVERY, took * DISCOVER_SHARE)
@@ -143,6 +154,7 @@ class Claimer:
         now = time.monotonic()
         start = hint.start(now)
         leases = self._take(queue, want, start)
+        self._answered = True
         took = time.monotonic() - now
         hint.learn(leases, want, now + took, hinted=start is not None, took=took)
         if start is not None and len(leases) < want:
@@ -159,7 +171,13 @@ class Claimer:
 
     def _take(self, queue: str, want: int, start: tuple[int, int] | None) -> list[Lease]:
         owner = self._heartbeat.incarnation
-        return persist(self._database, lambda tx: claim(tx, queue, owner, want, start))
+
+        def take(tx: Transaction) -> list[Lease]:
+            leases = claim(tx, queue, owner, want, start)
+            tx.wrote = bool(leases)
+            return leases
+
+        return persist(self._database, take)
 
     def _waited(self, leases: list[Lease]) -> list[float] | None:
         """For how many seconds each job was ready, by the database's clock."""
@@ -172,18 +190,33 @@ class Claimer:
             self._leases.slow_down()
             self.give_back(self._leases.take_waiting())
 
-    def give_back(self, leases: list[Lease]) -> None:
-        """Put these jobs back into their queues: their steps have not run, or were interrupted."""
+    def give_back(self, leases: list[Lease], *, on: Connection | None = None) -> bool:
+        """Put these jobs back into their queues: their steps have not run, or were interrupted. False if that failed."""
+        given_back = True
         by_fence: dict[int, list[str]] = {}
         for lease in leases:
             by_fence.setdefault(lease.fence, []).append(lease.job_id)
         for fence, ids in by_fence.items():
             try:
-                with self._database.transaction(Plans.ENGINE) as tx:
+                with self._database.transaction(Plans.ENGINE, on=on) as tx:
                     give_back(tx, ids, fence)
                     self._admission.free(tx, [lease for lease in leases if lease.fence == fence])
             except DatabaseError as error:
-                happened("database.lost", error=error, note="leases run out by themselves")
+                given_back = False
+                self._keeping.begin(error, note="leases cannot be given back: they run out by themselves")
+            else:
+                self._keeping.end()
+        return given_back
+
+    def give_back_uncommitted(self) -> None:
+        """Put back the jobs whose ends a part of the worker that broke has not written; what is written stays so."""
+        for job_id, fence in self._leases.uncommitted():
+            try:
+                with self._database.transaction(Plans.ENGINE) as tx:
+                    give_back(tx, [job_id], fence)
+            except DatabaseError as error:
+                self._keeping.begin(error, note="leases cannot be given back: they run out by themselves")
+                return
 
     # How long to wait for the next round.
 
@@ -230,18 +263,38 @@ class Claimer:
             self._leases.add(self._admission.admit(leases))
         return answer
 
-    # Suspects: jobs whose worker died. They run one at a time, in a process of their own where one can be started.
+    # Suspects: jobs whose worker died. They run in disposable processes, or here, where none can be started.
 
-    def run_suspects_until_none(self, stopping: threading.Event) -> None:
-        """The whole life of a process for suspects: one at a time, and nothing else."""
+    def run_suspects_until_none(self, stopping: threading.Event, *, alone: bool) -> None:
+        """The whole life of a disposable process: suspects that run `alone`, or the others, a few side by side.
+
+        Alone means: nothing else is held, nothing waits for its commit, and nothing is claimed until it has ended.
+        """
+        owner, queues = self._heartbeat.incarnation, list(self._settings.queues)
         while not stopping.is_set():
-            if not self._leases.held and not self._leases.behind() and not self._claim_suspect():
-                return
+            busy = self._leases.held > 0 or self._leases.behind()
+            if boot_time() < self._heartbeat.may_claim_until and not (alone and busy):
+                want = 1 if alone else self._side_by_side(queues) - self._leases.held
+                taken = self._take_suspects(owner, queues, want, alone=alone) if want > 0 else 0
+                if not taken and not busy:
+                    return
             self._wakeups.wait(0.2)
 
-    def run_suspects(self, waiting: int) -> None:
+    def _side_by_side(self, queues: list[str]) -> int:
+        """How many suspects run at once: few enough that a death leaves few to try one by one."""
+        with self._database.looking() as tx:
+            waiting = waiting_suspects(tx, queues).together + self._leases.held
+        return min(self._settings.concurrency, max(FEWEST_TOGETHER, math.ceil(math.sqrt(waiting))))
+
+    def _take_suspects(self, owner: int, queues: list[str], want: int, *, alone: bool) -> int:
+        leases = persist(self._database, lambda tx: claim_suspects(tx, owner, queues, want, alone=alone))
+        if leases:
+            self._leases.add(self._admission.admit(leases))
+        return len(leases)
+
+    def run_suspects(self, waiting: WaitingSuspects) -> None:
         """Let suspects have this worker to themselves for a while, if any wait."""
-        if waiting:
+        if any(waiting):
             self._suspects_wait.set()
             self._wakeups.nudge()
 
@@ -272,6 +325,7 @@ class Claimer:
     def _claim_suspect(self) -> bool:
         owner, queues = self._heartbeat.incarnation, list(self._settings.queues)
         lease = persist(self._database, lambda tx: claim_suspect(tx, owner, queues))
+        self._answered = True
         if lease is not None:
             self._leases.add(self._admission.admit([lease]))
         return lease is not None

@@ -13,10 +13,12 @@ import random
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from stepfast.backoff import Backoff
+from stepfast.clock import boot_time
 from stepfast.database.dialects import Plans
+from stepfast.database.failures import blames_data, is_read_only_server
 from stepfast.database.upsert import Upsert
 from stepfast.errors import (
     ContentionError,
@@ -26,13 +28,15 @@ from stepfast.errors import (
     UnreachableError,
 )
 from stepfast.jobs.commit import CommitState, commit, commit_states, continue_here, finish_many, more_urgent
+from stepfast.jobs.end_webhook import TASK_PREFIX, task_id_of
 from stepfast.jobs.outcome import Again, Bury, Continue, Done, Effect, GiveBack, ReservedContinue, Stop
 from stepfast.jobs.payload import encode
 from stepfast.jobs.retry import judge
 from stepfast.jobs.step import Report, write_reports
 from stepfast.results.watch import WAITS, notify_waiting
 from stepfast.telemetry import happened
-from stepfast.worker.running import DONE, Ended, each_job_once, report, report_batch
+from stepfast.worker.running import DONE, Ended, each_job_once, report, report_batch, went_wrong
+from stepfast.worker.vital import VitalParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,10 +57,10 @@ LARGEST_BATCH: Final = 1_000  # steps without effects in one transaction
 LARGEST_GROUP: Final = 16  # continuations in one transaction
 STICKY_STEPS: Final = 20  # a chain of continuations stays with one worker for so many steps ...
 STICKY_SECONDS: Final = 2.0  # ... or so long, then other workers get a chance
-APART: Final = (
-    30.0  # seconds without sharing after a deadlock: PostgreSQL needs one to find it, and others wait
-)
-IN_VAIN: Final = 8  # lost connections in a row, while the heartbeat gets through
+# Seconds without sharing after a deadlock: PostgreSQL needs one to find it, and others wait.
+APART: Final = 30.0
+LONGEST_REFUSAL: Final = 5.0  # seconds between two tries to write a step that was refused
+IN_VAIN: Final = 8  # tries in a row that the database refused, while it took the writes of others
 
 
 class Committer:
@@ -70,6 +74,7 @@ class Committer:
         reporter: Reporter,
         heartbeat: Heartbeat,
         *,
+        vital: VitalParts | None = None,
         may_stay: bool = True,
     ) -> None:
         self._database = database
@@ -79,20 +84,17 @@ class Committer:
         self._heartbeat = heartbeat
         self._stays = may_stay  # whether continuations may stay with this worker
         self._plain: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
-        self._batches = threading.Thread(
-            target=self._commit_batches, name="stepfast-commit-batches", daemon=True
-        )
+        vital = vital or VitalParts()
+        self._batches = vital.thread("commit-batches", self._commit_batches)
         count = 1 if database.dialect.name == "sqlite" else 4
         self._line: Line[Ended] = Line(count)
-        self._threads = [
-            threading.Thread(target=self._commit_line, name=f"stepfast-commit_{number}", daemon=True)
-            for number in range(count)
-        ]
+        self._threads = [vital.thread(f"commit_{number}", self._commit_line) for number in range(count)]
         self._apart_until = 0.0  # monotonic
         self._split_up: dict[
             tuple[str, int], list[Report]
         ] = {}  # steps that share no transaction, and their reports
         self._hurry = threading.Event()
+        self._unwritten = UnwrittenSteps(database, self._line)
 
     def start(self) -> None:
         self._batches.start()
@@ -118,13 +120,17 @@ class Committer:
     def hurry(self) -> None:
         """Stop waiting for a database that is away."""
         self._hurry.set()
+        self._unwritten.close()
 
     def stop(self, deadline: float) -> None:
         """Commit what is here; after `deadline` (monotonic), stop waiting for a database that is away."""
-        late = threading.Timer(max(0.0, deadline - time.monotonic()), self._hurry.set)
+        if self._batches.ident is None:
+            return
+        late = threading.Timer(max(0.0, deadline - time.monotonic()), self.hurry)
         late.start()
         self._plain.put(None)
         self._batches.join()
+        self._unwritten.wait_until_none()
         self._line.close()
         for thread in self._threads:
             thread.join()
@@ -248,14 +254,18 @@ class Committer:
         happened("commit.parted", jobs=len(group), error=error)
 
     def _commit_alone(self, ended: Ended) -> None:
-        """Commit one step; if its effects fail, that failure is its end."""
+        """Commit one step; if its effects fail, that failure is its end. If the database refuses our own writes, it waits."""
         try:
-            ended, fence, held = self._write_alone(ended)
+            as_ended, fence, held = self._write_alone(ended)
         except Exception as error:  # noqa: BLE001 - the thread must survive whatever an effect or the database does
+            if self._unwritten.keep(ended, error):
+                return
+            self._split_up.pop(_key(ended), None)
             happened("worker.failed", job_id=ended.lease.job_id, error=error)
             ended.close("unwritten")
         else:
-            self._finish(ended, fence, held=held)
+            self._finish(as_ended, fence, held=held)
+        self._unwritten.forget(ended)
         self._forget([ended.lease])
 
     def _write_alone(self, ended: Ended) -> tuple[Ended, int | None, bool]:
@@ -278,8 +288,14 @@ class Committer:
                         if self._admission.slots:
                             self._admission.free(tx, [lease])
         except BaseException as error:  # noqa: BLE001 - an effect may raise anything; that is a failed attempt
-            failed = _failed(ended, error)
-            return failed, None, self._write_failure(failed, reports)
+            try:
+                if self._unwritten.may_pass(ended, error):
+                    raise
+                failed = _failed(ended, error)
+                return failed, None, self._write_failure(failed, reports)
+            except BaseException:
+                self._split_up[_key(ended)] = reports  # for the next try
+                raise
         return ended, fence, bool(attempts.written)
 
     def _write_failure(self, ended: Ended, reports: list[Report]) -> bool:
@@ -290,8 +306,9 @@ class Committer:
         try:
             return self._write_ending(ended, [*reports, last])
         except Exception as problem:  # noqa: BLE001 - perhaps its reports are what cannot be written
+            written = self._write_ending(ended, [last])
             happened("reports.dropped", job_id=ended.lease.job_id, error=problem)
-            return self._write_ending(ended, [last])
+            return written
 
     def _write_ending(self, ended: Ended, reports: list[Report]) -> bool:
         attempts = self._attempts([ended.lease])
@@ -308,7 +325,7 @@ class Committer:
         """Report the end of a step that was ours, and run its continuation if it stayed here."""
         try:
             if held:
-                report(ended)
+                report(ended, self._task_id(ended))
                 if fence is not None:
                     self._continue_here(ended, fence)
             else:
@@ -317,6 +334,16 @@ class Committer:
             happened("worker.failed", job_id=ended.lease.job_id, error=error)
         finally:
             ended.close("unwritten")
+
+    def _task_id(self, ended: Ended) -> str | None:
+        """The id of a task whose step went wrong. The others are spared the look."""
+        if not ended.lease.kind.startswith(TASK_PREFIX) or not went_wrong(ended.ending):
+            return None
+        try:
+            with self._database.looking() as tx:
+                return task_id_of(tx, ended.lease.job_id)
+        except DatabaseError:  # the event is reported without it
+            return None
 
     def _forget(self, leases: Sequence[Lease]) -> None:
         """These leases are over: free what this process remembers of them, and wake threads that wait for their jobs."""
@@ -355,6 +382,81 @@ class Committer:
         return Attempts(
             self._database, self._heartbeat, self._hurry, leases, plans, report_refused=report_refused
         )
+
+
+class UnwrittenSteps:
+    """Steps whose end the database refused, for a reason that may pass: they go back into the line after a pause.
+
+    A step that was refused several times while the database took other writes cannot be written itself: then it fails,
+    or is given up if that cannot be written either.
+    """
+
+    def __init__(self, database: Database, line: Line[Ended]) -> None:
+        self._database = database
+        self._line = line
+        self._lock = threading.Lock()  # guards the three below
+        self._refusals: dict[tuple[str, int], Refusals] = {}
+        self._kept: list[Ended] = []
+        self._timer: threading.Timer | None = None
+        self._closed = False
+        self._all_put_back = False
+
+    def may_pass(self, ended: Ended, error: BaseException) -> bool:
+        """Whether the error is one of the database, not of the step or its effects."""
+        if not isinstance(error, DatabaseError) or error.of_step or blames_data(error):
+            return False
+        refused = self._refusals.get(_key(ended))
+        return refused is None or not self._is_guilty(refused)
+
+    def keep(self, ended: Ended, error: Exception) -> bool:
+        """Keep a step that could not be written; False if it is given up."""
+        with self._lock:
+            before = self._refusals.get(_key(ended), Refusals(0, time.monotonic()))
+            now = self._refusals[_key(ended)] = before._replace(times=before.times + 1)
+            if self._closed or not isinstance(error, DatabaseError) or self._is_guilty(now):
+                return False
+            if now.times == 1:
+                happened("commit.refused", ended.subject, error=error)
+            self._kept.append(ended)
+            if self._timer is None:
+                self._timer = threading.Timer(min(LONGEST_REFUSAL, 0.05 * 2**now.times), self._put_back)
+                self._timer.daemon = True
+                self._timer.start()
+            return True
+
+    def _is_guilty(self, refused: Refusals) -> bool:
+        return refused.times >= IN_VAIN and self._database.recovered_at > refused.since
+
+    def forget(self, ended: Ended) -> None:
+        """The step is written, or given up."""
+        if self._refusals:
+            with self._lock:
+                self._refusals.pop(_key(ended), None)
+
+    def wait_until_none(self) -> None:
+        """Wait until each is written, given up, or put back for its last try."""
+        while self._refusals and not self._all_put_back:
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Keep none any more; those that are kept are tried once more."""
+        with self._lock:
+            self._closed = True
+        self._put_back()
+        self._all_put_back = True
+
+    def _put_back(self) -> None:
+        with self._lock:
+            kept, self._kept, self._timer = self._kept, [], None
+        for ended in kept:
+            self._line.put(ended)
+
+
+class Refusals(NamedTuple):
+    """How often the end of a step was refused, and since when (monotonic)."""
+
+    times: int
+    since: float
 
 
 def _key(ended: Ended) -> tuple[str, int]:
@@ -406,9 +508,8 @@ class Attempts:
         self._transaction: AbstractContextManager[Transaction] | None = None
         self._tx: Transaction | None = None
         self.leases = leases  # whose end is not known to be written
-        self.mine: Sequence[str] | None = (
-            None  # set it where a write may find that some jobs are no longer ours
-        )
+        # Set it where a write may find that some jobs are no longer ours.
+        self.mine: Sequence[str] | None = None
         self.written: set[str] = set()  # jobs that were still ours, and whose end is written
 
     def __iter__(self) -> Iterator[Self]:
@@ -459,26 +560,35 @@ class Attempts:
         match error:
             case LeaseLostError():
                 self.leases = []
-            case UnknownCommitError():
+            case UnknownCommitError() if self._is_ours(error):
                 happened("commit.unknown", jobs=len(self.leases))
                 self._decide()
                 if self.leases and not pause.after(error):
-                    self._give_up()
-            case ContentionError() | UnreachableError():
-                if pause.in_vain(error, healthy=self._heartbeat.may_claim):
-                    raise DatabaseError(
+                    self._give_up(error)
+            case ContentionError() | UnreachableError() if self._is_ours(error):
+                if pause.in_vain(error, self._heartbeat):
+                    refused = DatabaseError(
                         f"the database ends the connection whenever this is written: {error}"
-                    ) from error
+                    )
+                    refused.of_step = True
+                    raise refused from error
                 if not pause.after(error):
-                    self._give_up()
+                    self._give_up(error)
             case _:
                 return False
         return True
 
+    def _is_ours(self, error: DatabaseError) -> bool:
+        """Whether an effect did not bring the error from another database."""
+        return error.origin in {None, self._database.origin}
+
     def _decide(self) -> None:
         """Find out by the fences which ends a COMMIT has written whose answer was lost."""
         found = self._states()
-        self.written.update(job_id for job_id, state in found.items() if state is CommitState.COMMITTED)
+        committed = [job_id for job_id, state in found.items() if state is CommitState.COMMITTED]
+        if committed and self._tx is not None:
+            self._tx.committed()
+        self.written.update(committed)
         self.leases = [lease for lease in self.leases if found[lease.job_id] is CommitState.OPEN]
 
     def _states(self) -> dict[str, CommitState]:
@@ -487,13 +597,15 @@ class Attempts:
             try:
                 with self._database.transaction(Plans.ENGINE) as tx:
                     return commit_states(tx, self.leases)
-            except (ContentionError, UnreachableError) as error:
+            except (ContentionError, UnreachableError, UnknownCommitError) as error:  # it only looks: again
                 if not pause.after(error):
                     return {lease.job_id: CommitState.SUPERSEDED for lease in self.leases}
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: Exception) -> None:
         """There is no time left to wait. No job was refused."""
         self._gave_up = True
+        for lease in self.leases:
+            happened("step.unwritten", lease, error=error)
         self.leases = []
 
 
@@ -505,18 +617,24 @@ class Pause:
         self._backoff = Backoff(first=0.02, longest=1.0, jitter=0.5)
         self._tries = 0
         self._refusals = 0
+        self._refused_since = 0.0  # boot time
         self._lost = False
 
-    def in_vain(self, error: Exception, *, healthy: bool) -> bool:
+    def in_vain(self, error: Exception, heartbeat: Heartbeat) -> bool:
         """Whether it is not the database that is away, but this write that it will not take (a packet too large)."""
-        lost = isinstance(error, UnreachableError)
-        self._refusals = self._refusals + 1 if lost and healthy else 0
-        return self._refusals >= IN_VAIN
+        lost = isinstance(error, UnreachableError) and not is_read_only_server(error)
+        if not lost or not heartbeat.may_claim:
+            self._refusals = 0
+            return False
+        if not self._refusals:
+            self._refused_since = boot_time()
+        self._refusals += 1
+        # A heartbeat that has not been sent since proves nothing: it may find the same outage.
+        return self._refusals >= IN_VAIN and heartbeat.renewed_at > self._refused_since
 
     def after(self, error: Exception) -> bool:
         """Wait a little longer each time; False when there is no time left to wait."""
         if self._hurry.is_set():
-            happened("database.lost", error=error, note="gave up: this worker is stopping")
             return False
         if self._tries == 0 and isinstance(error, UnreachableError):
             self._lost = True

@@ -6,7 +6,7 @@ It runs on a thread and a connection of its own and touches nothing else, so tha
 can make the process look dead. Before each beat the worker enforces deadlines: a step that runs past its time is not
 vouched for. After it the heartbeat looks which running steps were cancelled or replaced.
 
-The death of a worker is noticed by the other workers: `Rescue` in `worker/maintenance.py` declares a worker dead whose
+The death of a worker is noticed by the other workers: `Rescue` in `worker/rescue.py` declares a worker dead whose
 process is gone or whose row was not renewed in time, and takes its jobs back (`jobs/rescue.py`).
 """
 
@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Final
 from stepfast.clock import boot_time, micros, new_fence
 from stepfast.database.database import persist
 from stepfast.database.statement import sql
-from stepfast.errors import DatabaseError, ReplacedError
-from stepfast.jobs.rescue import this_process
+from stepfast.errors import DatabaseError, ReplacedError, StepfastError
 from stepfast.jobs.step import Halt
+from stepfast.process_identity import this_process
 from stepfast.telemetry import happened
+from stepfast.worker.vital import VitalParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,24 +32,27 @@ if TYPE_CHECKING:
     from stepfast.config import WorkerSettings
     from stepfast.database.connection import Connection, Transaction
     from stepfast.database.database import Database
+    from stepfast.worker.guardian_link import GuardianLink
     from stepfast.worker.leases import Leases
     from stepfast.worker.wakeups import Wakeups
 
 
 TICK: Final = 2.0  # seconds between looks at the database, at most
 RETRY: Final = 0.5  # seconds between tries while the database cannot be reached
+MOST_STRANGE: Final = 3  # errors in a row that are none of the database; then the worker ends
 MOST_IDS: Final = 50  # job ids shown in the worker's row
 
 REGISTER = sql("""
     INSERT INTO stepfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
-                                 process, host, pid, concurrency, queues)
+                                 process, host, pid, concurrency, queues, guardian, guardian_pid, suspects_only)
     VALUES (:incarnation, :worker_id, 'alive', {now} + :lease, :lease, {now}, {now},
-            :process, :host, :pid, :concurrency, :queues)
+            :process, :host, :pid, :concurrency, :queues, :guardian, :guardian_pid, :suspects_only)
 """)
 
 STAY_ALIVE = sql("""
     UPDATE stepfast_worker
-       SET alive_until = {now} + :lease, beat_at = {now}, active = :active, active_ids = :active_ids
+       SET alive_until = {now} + :lease, beat_at = {now}, active = :active, active_ids = :active_ids,
+           guardian = :guardian, guardian_pid = :guardian_pid
      WHERE incarnation = :incarnation AND state = 'alive'
 """)
 
@@ -64,7 +68,13 @@ STILL_MINE = sql("""
 """)
 
 
-def register(tx: Transaction, settings: WorkerSettings) -> int:
+def register(
+    tx: Transaction,
+    settings: WorkerSettings,
+    guardian: GuardianLink | None = None,
+    *,
+    suspects_only: bool = False,
+) -> int:
     """Insert the row of a new incarnation, and return its number."""
     incarnation = new_fence()
     tx.run(
@@ -77,11 +87,20 @@ def register(tx: Transaction, settings: WorkerSettings) -> int:
         pid=os.getpid(),
         concurrency=settings.concurrency,
         queues=",".join(settings.queues) or "*",
+        guardian=None if guardian is None else guardian.identity,
+        guardian_pid=None if guardian is None else guardian.pid,
+        suspects_only=int(suspects_only),
     )
     return incarnation
 
 
-def stay_alive(tx: Transaction, incarnation: int, settings: WorkerSettings, active: list[str]) -> int:
+def stay_alive(
+    tx: Transaction,
+    incarnation: int,
+    settings: WorkerSettings,
+    active: list[str],
+    guardian: GuardianLink | None = None,
+) -> int:
     """Renew the row, and return the database's time. Raises if this incarnation was declared dead."""
     matched = tx.run(
         STAY_ALIVE,
@@ -89,6 +108,8 @@ def stay_alive(tx: Transaction, incarnation: int, settings: WorkerSettings, acti
         lease=micros(settings.lease),
         active=len(active),
         active_ids=",".join(active[:MOST_IDS]),
+        guardian=None if guardian is None else guardian.identity,
+        guardian_pid=None if guardian is None else guardian.pid,
     )
     if matched != 1:
         raise ReplacedError(incarnation)
@@ -99,8 +120,18 @@ class Heartbeat:
     """Keeps the incarnation of this process alive, and knows how far it may be believed."""
 
     def __init__(
-        self, database: Database, settings: WorkerSettings, leases: Leases, wakeups: Wakeups
+        self,
+        database: Database,
+        settings: WorkerSettings,
+        leases: Leases,
+        wakeups: Wakeups,
+        guardian: GuardianLink | None = None,
+        *,
+        suspects_only: bool = False,
+        vital: VitalParts | None = None,
     ) -> None:
+        self._guardian = guardian
+        self._suspects_only = suspects_only
         self._database = database
         self._settings = settings
         self._leases = leases
@@ -108,34 +139,30 @@ class Heartbeat:
         self._lease = settings.lease.total_seconds()
         self._connection: Connection | None = None
         self._stop = threading.Event()
+        self._vital = vital or VitalParts()
         self._thread: threading.Thread | None = None
         self._failing = False
         self._shown: set[str] = set()  # jobs that the worker's row shows as running
         self._drift: float | None = None
         self.incarnation = 0
         self.believed_until = 0.0  # boot time until which no other worker can have replaced this one
-        self.may_claim_until = (
-            0.0  # boot time; as `believed_until`, but 0 while the heartbeat does not get through
-        )
+        # Boot time; as `believed_until`, but 0 while the heartbeat does not get through.
+        self.may_claim_until = 0.0
         self.observing_since = 0.0  # since when we and the database have been in touch without a gap
 
     def start(self, enforce_deadlines: Callable[[], None]) -> None:
         """Register, then keep beating; deadlines are enforced before each beat."""
         self._register()
-        self._thread = threading.Thread(
-            target=self._beat_until_stopped,
-            args=(enforce_deadlines,),
-            name="stepfast-heartbeat",
-            daemon=True,
-        )
+        self._thread = self._vital.thread("heartbeat", lambda: self._beat_until_stopped(enforce_deadlines))
         self._thread.start()
 
     def stop(self) -> None:
         """Stop beating and resign; leases that were not given back are rescued by other workers."""
         self._stop.set()
         self._nudge.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
+        if self._thread is None:
+            return
+        self._thread.join(timeout=10)
         try:
             persist(self._database, lambda tx: tx.run(RESIGN, incarnation=self.incarnation), urgent=True)
         except DatabaseError as error:
@@ -153,6 +180,11 @@ class Heartbeat:
         """Only a worker that has seen the database for a whole lease knows that silent owners had time to renew."""
         return self.may_claim and boot_time() - self.observing_since >= self._lease
 
+    @property
+    def renewed_at(self) -> float:
+        """Boot time at which the last heartbeat that got through was sent."""
+        return self.believed_until - self._lease
+
     def silence(self) -> float:
         """For how many seconds the database has not answered."""
         return boot_time() - (self.believed_until - self._lease)
@@ -164,14 +196,22 @@ class Heartbeat:
     def _register(self) -> None:
         sent = boot_time()
         self.incarnation, now = persist(
-            self._database, lambda tx: (register(tx, self._settings), int(tx.first(CLOCK))), urgent=True
+            self._database,
+            lambda tx: (
+                register(tx, self._settings, self._guardian, suspects_only=self._suspects_only),
+                int(tx.first(CLOCK)),
+            ),
+            urgent=True,
         )
         self._drift = now / 1e6 - sent
         self._believe(sent)
+        if self._guardian is not None:
+            self._guardian.register(self.incarnation, self._lease, self._settings.worker_id)
         self.observing_since = sent
 
     def _beat_until_stopped(self, enforce_deadlines: Callable[[], None]) -> None:
         renewed = boot_time()
+        strange = 0  # errors in a row that nobody expects
         while not self._stop.is_set():
             due = renewed + self._lease * self._settings.renew_at / 100
             pause = RETRY if self._failing else min(TICK, self._lease / 5, max(0.01, due - boot_time()))
@@ -186,10 +226,16 @@ class Heartbeat:
                     self._renew(sent)
                     renewed = sent
                 self._halt_lost_steps()
+                strange = 0
             except ReplacedError:
                 self._register_again()
                 renewed = boot_time()
-            except Exception as error:  # noqa: BLE001 - the heartbeat goes on, whatever it meets
+            except StepfastError as error:  # the database is away, or a pooler before it
+                self._failed(error)
+            except Exception as error:
+                strange += 1  # a driver may stumble over a connection that broke; over a new one it must not
+                if strange >= MOST_STRANGE:
+                    raise
                 self._failed(error)
 
     def _renew(self, sent: float) -> None:
@@ -198,7 +244,7 @@ class Heartbeat:
         connection = self._own_connection()
         now = persist(
             self._database,
-            lambda tx: stay_alive(tx, self.incarnation, self._settings, active),
+            lambda tx: stay_alive(tx, self.incarnation, self._settings, active, self._guardian),
             urgent=True,
             on=connection,
             tries=3,
@@ -215,6 +261,8 @@ class Heartbeat:
 
     def _believe(self, sent: float) -> None:
         """The row was renewed by a statement that was sent at this boot time."""
+        if self._guardian is not None:
+            self._guardian.board.renewed(sent)
         self.believed_until = sent + self._lease
         self.may_claim_until = 0.0 if self._failing else self.believed_until
 
@@ -263,6 +311,10 @@ class Heartbeat:
             happened("heartbeat.failed", worker_id=self._settings.worker_id, error=error)
         if boot_time() >= self.believed_until:
             self._leases.doubt(uncertain=True)
+
+    def connection(self) -> Connection:
+        """The heartbeat's own connection; for its thread only, such as in the enforcement of deadlines."""
+        return self._own_connection()
 
     def _own_connection(self) -> Connection:
         if self._connection is None or self._connection.broken:

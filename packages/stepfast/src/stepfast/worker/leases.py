@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from stepfast.config import WorkerSettings
     from stepfast.jobs.lease import Lease
+    from stepfast.worker.guardian import Board
     from stepfast.worker.running import Running
     from stepfast.worker.wakeups import Wakeups
 
@@ -65,8 +66,18 @@ def demand(slots: int, average: float, batch: int) -> Demand:
 class Leases:
     """The leases of one worker process. Every method may be called from any thread, except where it says otherwise."""
 
-    def __init__(self, settings: WorkerSettings, wakeups: Wakeups, *, suspects_only: bool = False) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        wakeups: Wakeups,
+        board: Board | None = None,
+        *,
+        suspects_only: bool = False,
+    ) -> None:
         self._settings = settings
+        self._board = board  # tells our guardian which steps have started
+        if board is not None:
+            board.uncommitted = self._started_jobs
         self._wakeups = wakeups
         self._suspects_only = suspects_only
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -120,9 +131,12 @@ class Leases:
     def next_waiting(self) -> Waiting | None:
         """The lease to start next."""
         try:  # asking first would not help: another thread takes from the other end
-            return self._waiting.popleft()
+            waiting = self._waiting.popleft()
         except IndexError:
             return None
+        if self._board is not None:
+            self._board.start(waiting.lease.job_id, self._waiting)
+        return waiting
 
     def take_waiting(self) -> list[Lease]:
         """Remove the leases that have not started, the last one first; the caller gives them back."""
@@ -144,6 +158,11 @@ class Leases:
         except IndexError:
             return 0.0
 
+    def _started_jobs(self) -> list[str]:
+        """Jobs whose steps have started and whose ends are not committed."""
+        waiting = {it.lease.job_id for it in self._waiting.copy()}
+        return [job_id for job_id in list(self._fences) if job_id not in waiting]
+
     # Running: started and ended by the event loop.
 
     def end(self) -> None:
@@ -164,6 +183,10 @@ class Leases:
     def running_fences(self) -> list[tuple[str, int]]:
         """Job and fence of each running step that the worker still vouches for."""
         return [(step.lease.job_id, step.lease.fence) for step in self.steps() if not step.abandoned]
+
+    def running_leases(self) -> list[Lease]:
+        """Leases of the running steps that were not told to stop."""
+        return [step.lease for step in self.steps() if not step.abandoned and step.step.halted is None]
 
     def overdue(self) -> list[Running]:
         """Steps that ignored their timeout and the time to unwind."""
@@ -210,6 +233,10 @@ class Leases:
         for lease in leases:
             self._drop(lease)
         self._wake_claimer()  # one that waits for the committer to catch up is woken here only
+
+    def uncommitted(self) -> list[tuple[str, int]]:
+        """Job and fence of each lease whose end is not known to be written."""
+        return list(self._fences.copy().items())
 
     def holds(self, job_id: str, fence: int) -> bool:
         """Whether this lease is here, in any phase."""

@@ -1,4 +1,4 @@
-"""What every worker does for all workers: promote due jobs, rescue abandoned ones, prune old ones.
+"""What every worker does for all workers: promote due jobs, rescue abandoned ones (`worker/rescue.py`), prune old ones.
 
 No process is special. Each duty is a class with a `work()` that returns the seconds until its next call; they stand in
 the order of their importance. Each works in short transactions over bounded batches and skips rows that another
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from stepfast.admin import audit, masks
-from stepfast.clock import boot_time, micros
+from stepfast.clock import micros
 from stepfast.database.database import persist
 from stepfast.database.dialects import Plans
 from stepfast.database.statement import sql
-from stepfast.errors import CRASH_GROUP, ContentionError
+from stepfast.errors import READY_STATE, ContentionError
 from stepfast.jobs.archive import NOT_NEEDED, not_needed
 from stepfast.jobs.commit import give_back
 from stepfast.jobs.dead_letters import purge
@@ -24,12 +24,12 @@ from stepfast.jobs.debounce import free_successors, promote_successor
 from stepfast.jobs.events import any_old_events, deliver_kept, forget_old_events, missed_events
 from stepfast.jobs.keys import forget_expired_keys
 from stepfast.jobs.lease import queues_with_work, raise_overdue
-from stepfast.jobs.rescue import Rescued, declare_dead, late_workers, rescue
 from stepfast.limits.limit_rows import Declared, forget_idle_limits, look_at_all_limits, release_due
 from stepfast.results.outcome import any_expired_results, expire_results
 from stepfast.telemetry import happened
 from stepfast.telemetry.masking import any_rules
 from stepfast.worker.periodic import NEVER, Periodic, around, in_batches
+from stepfast.worker.rescue import RESCUE_EVERY, Rescue, Suspects
 
 if TYPE_CHECKING:
     import threading
@@ -40,29 +40,17 @@ if TYPE_CHECKING:
     from stepfast.jobs.kinds import Kind, Kinds
     from stepfast.worker.heartbeat import Heartbeat
     from stepfast.worker.leases import Leases
+    from stepfast.worker.vital import VitalParts
 
 
 BATCH: Final = 1_000
 PROMOTION_EVERY: Final = 0.5  # seconds between looks for due jobs, at most
-RESCUE_EVERY: Final = 2.0  # seconds
-RESCUE_SOON: Final = 0.5  # seconds, while suspects wait or a worker is late
-LATE_FOR: Final = (
-    0.5  # seconds for which a lease must have been seen expired before its worker is declared dead
-)
-LEAKED_AFTER: Final = (
-    5_000_000  # microseconds; a lease that no part of this worker holds is then no race of threads
-)
+# Microseconds; a lease that no part of this worker holds is then no race of threads.
+LEAKED_AFTER: Final = 5_000_000
 AGEING_EVERY: Final = 15.0  # seconds, at most
 PRUNING_EVERY: Final = 60.0
 IDLE_LIMITS_KEPT: Final = 3600 * 1_000_000
 WORKER_ROWS_KEPT: Final = 24 * 3600 * 1_000_000
-
-
-class Suspects(Protocol):
-    """Where suspects run: in processes of their own, or here, one at a time."""
-
-    def run_suspects(self, waiting: int) -> None:
-        """See to it that `waiting` suspects are run."""
 
 
 class Maintenance:
@@ -77,17 +65,18 @@ class Maintenance:
         *,
         suspects: Suspects,
         leases: Leases,
+        vital: VitalParts,
     ) -> None:
         self._database = database
         self._settings = settings
         self._rescue = Rescue(database, settings, heartbeat, suspects)
-        self._waiting_jobs = Periodic("maintenance", settings.worker_id)
-        self._waiting_jobs.add(Promotion(database, kinds.families).work, first=0.1)
+        self._waiting_jobs = Periodic("maintenance", settings.worker_id, vital=vital)
+        self._waiting_jobs.add(Promotion(database, kinds.families, self._rescue).work, first=0.1)
         self._waiting_jobs.add(self._rescue.work)
         self._waiting_jobs.add(LeakedLeases(database, settings, heartbeat, leases).work)
         self._waiting_jobs.add(Ageing(database, settings).work)
 
-        self._old_rows = Periodic("pruning", settings.worker_id)
+        self._old_rows = Periodic("pruning", settings.worker_id, vital=vital)
         stopping = self._old_rows.stopping
         phase = random.uniform(0, PRUNING_EVERY)  # not all workers of a deployment at once
         for duty in (
@@ -102,6 +91,7 @@ class Maintenance:
     def start(self) -> None:
         """Rescue at once what is certainly abandoned, then keep looking."""
         persist(self._database, look_at_all_limits)
+        declare_masks(self._database)
         found = self._rescue.rescue()
         happened(
             "worker.recovered",
@@ -109,7 +99,6 @@ class Maintenance:
             jobs=found.jobs,
             note=f"Reset {found.jobs} expired leases on startup",
         )
-        declare_masks(self._database)
         self._waiting_jobs.start()
         self._old_rows.start()
 
@@ -124,17 +113,17 @@ DUE_JOBS = sql("""
     SELECT id, queue FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= {now}
      ORDER BY ready_at LIMIT :limit {skip_locked}
 """)
-# The rows are locked by DUE_JOBS; naming their state again would tempt PostgreSQL to walk the scheduled index. A job
-# that was scheduled as a suspect comes back as one.
+# The rows are locked by DUE_JOBS; naming their state again would tempt PostgreSQL to walk the scheduled index.
 PROMOTE_JOBS = sql(f"""
     UPDATE stepfast_job
-       SET state = CASE WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END, updated_at = {{now}}
+       SET state = {READY_STATE}, updated_at = {{now}}
      WHERE id {{any_of:ids}}
 """)
 NEXT_DUE = sql("""
     SELECT (SELECT min(ready_at) FROM stepfast_job WHERE state = 'scheduled') - {now},
            (SELECT min(due_at) FROM stepfast_limit WHERE due_at IS NOT NULL) - {now},
-           (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held')
+           (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held'),
+           (SELECT count(*) FROM stepfast_job WHERE state = 'suspect')
 """)
 
 
@@ -151,14 +140,17 @@ def promote(tx: Transaction, limit: int = BATCH) -> int:
 class Promotion:
     """Promote due jobs and release jobs that a limit, or another job with their key, held back."""
 
-    def __init__(self, database: Database, limits: Declared) -> None:
+    def __init__(self, database: Database, limits: Declared, rescue: Rescue) -> None:
         self._database = database
+        self._rescue = rescue
         self._limits = limits
 
     def work(self) -> float:
         with self._database.looking() as tx:
-            scheduled, held, successors = tx.rows(NEXT_DUE)[0]
+            scheduled, held, successors, suspects = tx.rows(NEXT_DUE)[0]
         more = False
+        if suspects:
+            self._rescue.look_for_suspects()
         if successors:
             self._release_successors()
         if scheduled is not None and scheduled <= 0:
@@ -184,61 +176,6 @@ class Promotion:
                     promote_successor(tx, *successor)
             except ContentionError:
                 return
-
-
-COUNT_SUSPECTS = sql("""
-    SELECT count(*) FROM stepfast_job
-     WHERE state = 'suspect' AND (:anywhere = 1 OR queue {any_of:queues})
-       AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
-""")
-
-
-class Rescue:
-    """Declare silent workers dead, rescue their jobs, and see to it that suspects are run."""
-
-    def __init__(
-        self, database: Database, settings: WorkerSettings, heartbeat: Heartbeat, suspects: Suspects
-    ) -> None:
-        self._database = database
-        self._settings = settings
-        self._heartbeat = heartbeat
-        self._suspects = suspects
-        self._waiting = 0  # suspects
-        self._late: dict[tuple[int, int], float] = {}  # late workers, and since when we have seen them late
-
-    def work(self) -> float:
-        self.rescue()
-        return around(RESCUE_SOON if self._waiting or self._late else RESCUE_EVERY)
-
-    def rescue(self) -> Rescued:
-        """One look for dead workers; returns what was taken back from them."""
-        me, silent = self._heartbeat.incarnation, self._silent()
-        persist(self._database, lambda tx: declare_dead(tx, me, trust_clock=bool(silent), only=silent))
-        total = Rescued()
-        while True:
-            found = persist(self._database, lambda tx: rescue(tx, self._settings.crash_limit))
-            total += found
-            if not found.jobs:
-                break
-        with self._database.looking() as tx:
-            queues = list(self._settings.queues)
-            self._waiting = int(tx.first(COUNT_SUSPECTS, queues=queues, anywhere=int(not queues)))
-        self._suspects.run_suspects(self._waiting)
-        return total
-
-    def _silent(self) -> set[int]:
-        """Workers that have been late for a while.
-
-        After the database hung, all workers look late: the living ones get the time to renew first.
-        """
-        if not self._heartbeat.may_rescue:
-            self._late = {}
-            return set()
-        with self._database.looking() as tx:
-            found = late_workers(tx, self._heartbeat.incarnation)
-        now = boot_time()
-        self._late = {worker: self._late.get(worker, now) for worker in found}
-        return {worker[0] for worker, since in self._late.items() if now - since >= LATE_FOR}
 
 
 LONG_LEASES = sql("""

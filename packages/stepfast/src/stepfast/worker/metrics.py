@@ -111,6 +111,10 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "stepfast"
     sys_version = ""
 
+    def do_HEAD(self) -> None:
+        """The answer to GET without its body."""
+        self.do_GET()
+
     def do_GET(self) -> None:
         match self.path.partition("?")[0]:
             case "/metrics":
@@ -131,7 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's own name
         """Log nothing: there is a scrape every few seconds."""
@@ -232,6 +237,16 @@ def _gauges(found: Gauges) -> Iterator[Any]:
     )
     yield _labelled("stepfast_queue_paused", "Whether the queue is paused.", ("queue",), paused)
     yield _labelled("stepfast_dead_letters", "Jobs that wait for an operator.", ("queue",), dead)
+    dead_messages: dict[tuple[str, ...], float] = {}
+    for place, ((transport, queue), count) in enumerate(sorted(found.dead_messages.items())):
+        label = (transport, queue) if place < MOST_VALUES else ("other", "other")
+        dead_messages[label] = dead_messages.get(label, 0) + count
+    yield _labelled(
+        "stepfast_dead_messages",
+        "Messages that a broker put aside and that wait for an operator here.",
+        ("transport", "queue"),
+        dead_messages,
+    )
     yield _gauge("stepfast_workers_alive", "Workers heard of within their lease.", found.workers)
     messages: dict[tuple[str, ...], float] = {(state,): count for state, count in found.outbox.items()}
     yield _labelled("stepfast_outbox_messages", "Messages that are not sent.", ("state",), messages)

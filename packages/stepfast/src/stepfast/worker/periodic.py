@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from stepfast.database.database import persist
 from stepfast.errors import DatabaseError
 from stepfast.telemetry import happened
+from stepfast.worker.vital import VitalParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +42,12 @@ class Outage:
         self._worker_id = worker_id
         self.lasts = False
 
-    def begin(self, error: Exception) -> None:
-        """The database did not answer."""
+    def begin(self, error: Exception, note: str | None = None) -> None:
+        """The database did not answer; `note` says what that means, if this part does not wait."""
         if not self.lasts:
             self.lasts = True
-            happened("database.lost", worker_id=self._worker_id, error=error, note=f"{self._part} waits")
+            note = note or f"{self._part} waits"
+            happened("database.lost", worker_id=self._worker_id, error=error, note=note)
 
     def end(self) -> None:
         """The database answered."""
@@ -62,6 +64,7 @@ class Duty:
     due_at: float
     rests_until: float = 0.0  # no wake-up makes it due earlier
     misses_database: bool = False  # its last call got no answer
+    fails: bool = False  # its last call met an error that nobody expected
 
 
 class Periodic:
@@ -70,7 +73,14 @@ class Periodic:
     With `last_call`, the first duty is called once more then.
     """
 
-    def __init__(self, name: str, worker_id: str | None = None, *, last_call: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        worker_id: str | None = None,
+        *,
+        last_call: bool = False,
+        vital: VitalParts | None = None,
+    ) -> None:
         self.stopping = threading.Event()
         self.rest = 0.0  # seconds between two calls of the first duty, at least, however often it is woken
         self._name = name
@@ -79,7 +89,8 @@ class Periodic:
         self._duties: list[Duty] = []
         self._outage = Outage(name, worker_id)
         self._woken = threading.Event()
-        self._thread = threading.Thread(target=self._work_until_stopped, name=f"stepfast-{name}", daemon=True)
+        self._vital = vital or VitalParts()
+        self._thread = self._vital.thread(name, self._work_until_stopped)
 
     def add(self, work: Callable[[], float], first: float = 0.0) -> None:
         """Call `work` in `first` seconds, and again after each pause that it returns."""
@@ -133,9 +144,15 @@ class Periodic:
             return
         except Exception as error:  # noqa: BLE001 - others depend on this thread: it goes on
             happened("worker.failed", worker_id=self._worker_id, error=error, note=self._name)
+            duty.fails = True
+            self._vital.failed(self._name, error)
             pause = rest = around(FAILED)
         else:
             duty.misses_database = False
+            if duty.fails:
+                duty.fails = False
+                if not any(other.fails for other in self._duties):
+                    self._vital.succeeded(self._name)
             if not any(other.misses_database for other in self._duties):
                 self._outage.end()
         now = time.monotonic()

@@ -6,7 +6,8 @@ A message is staged in a transaction (`outbox/messages.py`). After the commit a 
 
 Any number of workers may do this at once. A destination is leased under a fence, so that one worker at a time sends to
 it and its messages stay in their order. Sending happens outside any transaction; recording what became of it is a
-transaction under the fence. An idle relay asks the database one question a second.
+transaction under the fence. An idle relay asks the database one question a second. Which destinations get a courier is
+decided in `outbox/hosts.py`, and which files and brokers this process may reach in `worker/permissions.py`.
 
 The same look raises alerts about dead jobs, and hands alerts that are due to the places where people read them.
 """
@@ -17,8 +18,9 @@ import random
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
@@ -43,6 +45,7 @@ from stepfast.outbox.destinations import (
     due_destinations,
     next_message,
     next_messages,
+    postpone_host,
     prune_outbox,
     record_all_sent,
     record_death,
@@ -52,28 +55,36 @@ from stepfast.outbox.destinations import (
     renew_destinations,
     take_destinations,
 )
+from stepfast.outbox.hosts import COURIERS, Hosts, Standing, host_of
 from stepfast.outbox.messages import ALERT, BROKER, EXPORT, WEBHOOK, as_shown
 from stepfast.telemetry import happened
 from stepfast.telemetry.masking import without_secrets
+from stepfast.telemetry.traces import sending
 from stepfast.worker.periodic import BREATH, Periodic, around, in_batches
+from stepfast.worker.permissions import Permissions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.notifications.settings import NotificationSettings
+    from stepfast.runs.feeds import Feeds
+    from stepfast.worker.vital import VitalParts
 
 
 LOOK: Final = 1.0  # seconds between looks, at most: a wake-up may get lost
 LOOK_AGAIN: Final = 0.05  # seconds to the look after one that was asked for
 SHARE: Final = 20  # a look rests so many times what it took, when there is much to look at
-COURIERS: Final = 8  # destinations that one process serves at once
+LOOKED_AT: Final = 200  # destinations of each share that a look finds, to choose from
+# How long a message that this process may not send is left to one that may, before it gets an error.
+LEFT_TO_OTHERS: Final = timedelta(seconds=2)
+UNSERVED_ALERT: Final = timedelta(minutes=5)  # and for how long, before a person is alerted
 PRUNING_EVERY: Final = 60.0
 PRUNING_BATCH: Final = 500
-SETTLING: Final = (
-    5.0  # seconds that tries under way get when the worker stops; then another worker repeats them
-)
+POSTPONING_BATCH: Final = 500
+# Seconds that tries under way get when the worker stops; then another worker repeats them.
+SETTLING: Final = 5.0
 RENEW_AFTER: Final = LEASE.total_seconds() / 3
 HUNG_AFTER: Final = 120.0  # seconds of one try after which its destination is left to other workers
 NEVER: Final = 2**62  # an instant after which nothing has happened
@@ -95,20 +106,29 @@ class Relay:
     """The part of a worker that sends messages."""
 
     def __init__(
-        self, database: Database, settings: NotificationSettings, settling: float = SETTLING
+        self,
+        database: Database,
+        settings: NotificationSettings,
+        settling: float = SETTLING,
+        vital: VitalParts | None = None,
+        *,
+        feeds: Feeds | None = None,
     ) -> None:
         self.database = database
+        self.hosts = Hosts()
         self._settings = settings
+        self._permissions = Permissions(feeds, settings)
         self._settling = settling
         self._places = alerting.places(settings.alert_urls)  # refuses URLs that cannot be read
-        self._direct = DirectSender(settings)
+        self._direct = DirectSender(settings, self._permissions)
         self._broker: BrokerSender | None = None  # made for the first message to a broker
         self._couriers: dict[ServedDestination, Courier] = {}
         self._lock = threading.Lock()
         self._dead_since = NEVER  # jobs that died after this instant may have no alert yet
         self._took = 0.0  # seconds that the search for destinations took
         self._asked = False  # to look, since the last look
-        self._thread = Periodic("relay")
+        self._left: dict[str, float] = {}  # destinations that are left to others, until when
+        self._thread = Periodic("relay", vital=vital)
         self._thread.add(self._look_and_rest)
         self._thread.add(self._tidy)
 
@@ -157,7 +177,6 @@ class Relay:
     def look(self) -> int:
         """Alert about dead jobs, tell due alerts, and start couriers; returns how many destinations were taken."""
         self._renew_leases()
-        room = COURIERS - len(self._serving())
         self._took = 0.0
         with self.database.looking() as tx:
             waiting, alerts, dead = tx.rows(ANYTHING, since=self._dead_since, too_old=micros(TOO_OLD))[0]
@@ -165,18 +184,34 @@ class Relay:
             self._alert_about_dead_jobs()
         if (alerts or dead) and self._places:
             waiting += self._tell_alerts()
-        if not waiting or room <= 0:
+        if not waiting or len(self._serving()) >= COURIERS:
             return 0
+        chosen = self._choose_destinations()
+        if not chosen:
+            return 0
+        taken = persist(self.database, lambda tx: take_heads(tx, list(chosen), self._is_left_to_others))
+        for served, message in taken:
+            self._start_courier(served, message, chosen[served.id])
+        return len(taken)
+
+    def _choose_destinations(self) -> dict[str, Standing]:
+        """The destinations that get a courier now, as far as others do not take them first."""
         began = time.monotonic()
         with self.database.looking() as tx:
-            names = due_destinations(tx, room)
+            due = due_destinations(tx, LOOKED_AT)
         self._took = time.monotonic() - began
-        if not names:
-            return 0
-        taken = persist(self.database, lambda tx: take_heads(tx, names))
-        for served, message in taken:
-            self._start_courier(served, message)
-        return len(taken)
+        now = time.monotonic()
+        self._left = {destination: until for destination, until in self._left.items() if until > now}
+        served = [(courier.served.id, courier.standing) for courier in self._serving()]
+        mine = [destination for destination in due if destination.id not in self._left]
+        return dict(self.hosts.choose(mine, served, now))
+
+    def _is_left_to_others(self, message: DueMessage) -> bool:
+        """Whether a message that this process may not send is left to one that may, for the moment."""
+        if message.late >= LEFT_TO_OTHERS or self._permissions.refusal_of(message) is None:
+            return False
+        self._left[message.destination] = time.monotonic() + LEFT_TO_OTHERS.total_seconds()
+        return True
 
     def _alert_about_dead_jobs(self) -> None:
         while (found := persist(self.database, alert_about_dead_jobs)) is not None:
@@ -193,12 +228,12 @@ class Relay:
             happened("alert.told", cause=cause, places=len(self._places))
         return len(told)
 
-    def _start_courier(self, served: ServedDestination, message: DueMessage) -> None:
+    def _start_courier(self, served: ServedDestination, message: DueMessage, standing: Standing) -> None:
         if message.channel == BROKER:
-            self._broker = self._broker or BrokerSender(self.database, self._settings)
-            courier = Courier(self, served, self._broker, [])  # it looks for a whole batch itself
+            self._broker = self._broker or BrokerSender(self.database, self._settings, self._permissions)
+            courier = Courier(self, served, standing, self._broker, [])  # it looks for a whole batch itself
         else:
-            courier = Courier(self, served, self._direct, [message])
+            courier = Courier(self, served, standing, self._direct, [message])
         with self._lock:
             self._couriers[served] = courier
         courier.start()
@@ -208,6 +243,16 @@ class Relay:
         with self._lock:
             del self._couriers[served]
         self._wake()
+
+    def postpone_host(self, host: str, delay: timedelta) -> None:
+        """Let all messages to a host wait that did not answer in time."""
+        happened("host.postponed", host=host.partition(":")[2], wait_s=delay.total_seconds())
+        in_batches(
+            self.database,
+            self._thread.stopping,
+            lambda tx: postpone_host(tx, host, delay, POSTPONING_BATCH),
+            batch=POSTPONING_BATCH,
+        )
 
     def _serving(self) -> list[Courier]:
         with self._lock:
@@ -246,15 +291,17 @@ class Relay:
             self._broker.close()
 
 
-def take_heads(tx: Transaction, destinations: list[str]) -> list[tuple[ServedDestination, DueMessage]]:
+def take_heads(
+    tx: Transaction, destinations: list[str], is_left: Callable[[DueMessage], bool] = lambda _: False
+) -> list[tuple[ServedDestination, DueMessage]]:
     """Lease the free ones of these destinations, each with its first message.
 
-    A destination whose first message went away meanwhile is released at once.
+    A destination whose first message went away meanwhile, or is left to others, is released at once.
     """
     taken = []
     for served in take_destinations(tx, destinations):
         message = next_message(tx, served)
-        if message is None:
+        if message is None or is_left(message):
             release_destination(tx, served)
         else:
             taken.append((served, message))
@@ -275,6 +322,7 @@ class Attempt:
     arrived: int
     failed: Failed | None = None
     verdict: Verdict | None = None  # of the failure
+    replaced: str | None = None  # the document that a person had put in the place of an export
 
 
 class Sender(Protocol):
@@ -291,9 +339,15 @@ class Courier:
     """A thread that serves a destination until its line is empty, its head has to wait, or its turn is over."""
 
     def __init__(
-        self, relay: Relay, served: ServedDestination, sender: Sender, first: Sequence[DueMessage]
+        self,
+        relay: Relay,
+        served: ServedDestination,
+        standing: Standing,
+        sender: Sender,
+        first: Sequence[DueMessage],
     ) -> None:
         self.served = served
+        self.standing = standing
         self.since = self.renewed = time.monotonic()  # of the current try; of our lease
         self._relay = relay
         self._sender = sender
@@ -326,9 +380,12 @@ class Courier:
                 leave = calls >= IN_A_ROW or time.monotonic() - began >= TURN or self._stop.is_set()
                 following = self._record(batch, attempt, leave=leave)
                 self._report(batch, attempt)
+                self._note_host(attempt)
                 batch = following
         except DestinationLostError:
             happened("message.refused", destination=self.served.id)
+        except DatabaseError as error:
+            happened("database.lost", error=error, note="a destination waits for another courier")
         except Exception as error:  # noqa: BLE001 - the lease runs out, and another worker tries
             happened("worker.failed", error=error, note="courier")
         finally:
@@ -366,23 +423,47 @@ class Courier:
             case _:
                 pass
 
+    def _note_host(self, attempt: Attempt) -> None:
+        """Remember whether the host answered; one that did not waits as a whole."""
+        host, now = host_of(self.served.id), time.monotonic()
+        if host == self.served.id:
+            return  # no webhook
+        if attempt.failed is not None and attempt.failed.timed_out:
+            self._relay.postpone_host(host, self._relay.hosts.timed_out(host, now))
+        elif attempt.failed is None or attempt.failed.answered:
+            self._relay.hosts.answered(host, now)
+
 
 class DirectSender:
     """Sends webhooks, alerts and exports: one message in a call."""
 
-    def __init__(self, settings: NotificationSettings) -> None:
+    def __init__(self, settings: NotificationSettings, permissions: Permissions | None = None) -> None:
         self._settings = settings
+        self._permissions = permissions or Permissions(None, settings)
 
     def next_batch(self, tx: Transaction, served: ServedDestination) -> list[DueMessage]:
         message = next_message(tx, served)
-        return [] if message is None else [message]
+        return [] if message is None or message.channel == BROKER else [message]
 
     def send(self, batch: Sequence[DueMessage]) -> Attempt:
         (message,) = batch
-        delivery = deliver(message, self._settings)
+        refusal = self._permissions.refusal_of(message)
+        delivery = self._deliver(message) if refusal is None else Failed(refusal, Patience.FREE)
         if isinstance(delivery, Delivered):
-            return Attempt(1)
+            return Attempt(1, replaced=delivery.replaced)
         return Attempt(0, delivery, _judge(message, delivery, self._settings))
+
+    def _deliver(self, message: DueMessage) -> Delivery:
+        """Try once. Of a webhook, the try is a span: the receiver's own spans belong below it."""
+        if message.channel != WEBHOOK:
+            return deliver(message, self._settings)
+        with sending(message.channel, message.destination, message.trace, message) as span:
+            delivery = deliver(replace(message, trace=span.traceparent), self._settings)
+            if isinstance(delivery, Delivered):
+                span.outcome = "sent"
+            else:
+                span.facts = {"error": delivery.reason}
+        return delivery
 
 
 def deliver(message: DueMessage, settings: NotificationSettings) -> Delivery:
@@ -404,9 +485,8 @@ def deliver(message: DueMessage, settings: NotificationSettings) -> Delivery:
         return Failed(without_secrets(f"{type(error).__name__}: {error}"))
 
 
-FIRST_PAUSE: Final = (
-    1.0  # seconds to wait for a broker that is away or full; twice as long each time, up to ...
-)
+# Seconds to wait for a broker that is away or full; twice as long each time, up to ....
+FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 30.0
 ALERT_AFTER: Final = 3  # tries in vain, before a person is alerted
 
@@ -414,16 +494,22 @@ ALERT_AFTER: Final = 3  # tries in vain, before a person is alerted
 class BrokerSender:
     """Sends messages to a broker's queue: up to a hundred in a call. An outage of the broker costs no tries."""
 
-    def __init__(self, database: Database, settings: NotificationSettings) -> None:
+    def __init__(self, database: Database, settings: NotificationSettings, permissions: Permissions) -> None:
         from stepfast.outbox.broker import Brokers
 
         self._brokers = Brokers(database)
         self._settings = settings
+        self._permissions = permissions
 
     def next_batch(self, tx: Transaction, served: ServedDestination) -> list[DueMessage]:
-        return next_messages(tx, served, self._brokers.at_once(served.id))
+        found = next_messages(tx, served, self._brokers.at_once(served.id))
+        # A destination has one channel and one address, unless somebody wrote a row by hand.
+        return [*takewhile(lambda it: it.channel == BROKER and it.address == found[0].address, found)]
 
     def send(self, batch: Sequence[DueMessage]) -> Attempt:
+        if (refusal := self._permissions.refusal_of(batch[0])) is not None:
+            refused = Failed(refusal, Patience.FREE)
+            return Attempt(0, refused, _judge(batch[0], refused, self._settings))
         failed = self._send(batch)
         if failed is None:
             return Attempt(len(batch))
@@ -460,6 +546,8 @@ def record(tx: Transaction, served: ServedDestination, batch: Sequence[DueMessag
         record_all_sent(tx, served, batch[: attempt.arrived])
     elif attempt.arrived:
         record_sent(tx, served, batch[0].id)
+        if attempt.replaced is not None:
+            raise_alert(tx, exports.replaced_document(batch[0], attempt.replaced))
     if attempt.failed is None:
         return
     message, error = batch[attempt.arrived], _error_text(attempt.failed)
@@ -491,11 +579,15 @@ def _error_text(failed: Failed) -> str:
 
 
 def _alert_about(message: DueMessage, failed: Failed, verdict: Verdict | None) -> Alert | None:
+    unserved = isinstance(verdict, TryAgain) and not verdict.charged
+    if unserved and message.age < UNSERVED_ALERT:
+        return None  # another worker may be able to send it
     if message.channel == WEBHOOK and isinstance(verdict, GiveUp):
         return _dead_webhook(message, failed)
     if message.channel == EXPORT:
         return exports.lost_export(message, failed)
-    if message.channel == BROKER and (message.attempts + 1 >= ALERT_AFTER or isinstance(verdict, GiveUp)):
+    given_up = isinstance(verdict, GiveUp)
+    if message.channel == BROKER and (unserved or given_up or message.attempts + 1 >= ALERT_AFTER):
         from stepfast.outbox.broker import unreachable_broker
 
         return unreachable_broker(message, failed)
@@ -503,9 +595,11 @@ def _alert_about(message: DueMessage, failed: Failed, verdict: Verdict | None) -
 
 
 def _dead_webhook(message: DueMessage, failed: Failed) -> Alert:
+    """An alert may be read outside of the house: it names the host, which is in the URL, and not the address behind it."""
     address = as_shown(WEBHOOK, message.address)
+    reason = failed.reason.replace(failed.hidden, "an inner address") if failed.hidden else failed.reason
     body = (
-        f"A webhook to {address} was given up: {failed.reason}\n\n"
+        f"A webhook to {address} was given up: {reason}\n\n"
         f"Look at it:   stepfast outbox show {message.id}\n"
         f"Try again:    stepfast outbox retry {message.id}"
     )

@@ -16,7 +16,6 @@ from stepfast.clock import micros
 from stepfast.database.database import persist
 from stepfast.runs import watchdog
 from stepfast.runs.run import RunState
-from stepfast.runs.watchdog import WatchdogAct
 from stepfast.telemetry import happened
 from stepfast.worker.periodic import Periodic, around, in_batches
 
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from stepfast.database.database import Database
     from stepfast.runs.declaration import Declaration
     from stepfast.runs.feeds import Feeds
-    from stepfast.runs.watchdog import Pruned, RunLook
+    from stepfast.runs.watchdog import Pruned, RunLook, WatchdogAct
+    from stepfast.worker.vital import VitalParts
 
 
 LOOK: Final = 2.0  # seconds between looks, at least
@@ -36,18 +36,20 @@ LONGEST_PAUSE: Final = 15.0
 TIDY_EVERY: Final = 60.0
 BATCH: Final = 5_000  # rows that one transaction forgets
 
-Repair = Callable[["Transaction"], WatchdogAct | None]
+Repair = Callable[["Transaction"], "WatchdogAct | None"]
 
 
 class RunWatchdog:
     """A thread that looks after runs while the worker lives."""
 
-    def __init__(self, database: Database, feeds: Feeds, runs_kept: timedelta) -> None:
+    def __init__(
+        self, database: Database, feeds: Feeds, runs_kept: timedelta, vital: VitalParts | None = None
+    ) -> None:
         self._database = database
         self._feeds = feeds
         self._runs_kept = runs_kept
         self._next_stall_look: dict[str, float] = {}  # by run
-        self._thread = Periodic("run-watchdog")
+        self._thread = Periodic("run-watchdog", vital=vital)
         self._thread.add(self._look_and_rest, first=random.uniform(0, LOOK))
         self._thread.add(self.tidy, first=random.uniform(1, TIDY_EVERY))
 
@@ -74,7 +76,7 @@ class RunWatchdog:
             try:
                 if declared is not None:
                     done += sum(
-                        self._repair(run, repair, part) for repair, part in self._needed(declared, run)
+                        persist(self._database, repair) is not None for repair in self._needed(declared, run)
                     )
             except Exception as error:  # noqa: BLE001 - one run must not keep us from the others
                 errors.append(error)
@@ -82,28 +84,25 @@ class RunWatchdog:
             raise errors[0]
         return done
 
-    def _needed(self, declared: Declaration, run: RunLook) -> Iterator[tuple[Repair, str | None]]:
-        """The repairs that one look at a run finds to be needed, each with the partition that it is about."""
+    def _needed(self, declared: Declaration, run: RunLook) -> Iterator[Repair]:
+        """The repairs that one look at a run finds to be needed. Each reports what it did."""
         with self._database.looking() as tx:
             lost: list[str] = []
-            if run.at is RunState.FETCHING:
+            if run.phase is RunState.FETCHING:
                 lost = watchdog.orphaned_partitions(tx, run.id)
                 ended = not lost and watchdog.all_partitions_read(tx, run.id)
                 repair = watchdog.repair_completion if ended else None
             else:
                 repair = None if watchdog.has_live_jobs(tx, run) else watchdog.repair_run
             still = self._stands_still(tx, declared, run)
-        for partition_id in lost:
-            yield (
-                partial(watchdog.repair_partition, declared=declared, partition_id=partition_id),
-                partition_id,
-            )
+        for row_id in lost:
+            yield partial(watchdog.repair_partition, declared=declared, row_id=row_id)
         if repair is not None:
-            yield partial(repair, declared=declared, run_id=run.id), None
+            yield partial(repair, declared=declared, run_id=run.id)
         if still and run.state is not RunState.STALLED:
-            yield partial(watchdog.stall_run, declared=declared, run_id=run.id), None
+            yield partial(watchdog.stall_run, declared=declared, run_id=run.id)
         if not still and run.state is RunState.STALLED:
-            yield partial(watchdog.unstall_run, declared=declared, run_id=run.id), None
+            yield partial(watchdog.unstall_run, declared=declared, run_id=run.id)
 
     def _stands_still(self, tx: Transaction, declared: Declaration, run: RunLook) -> bool:
         """Whether nothing has moved the run for too long. Of a run that moves it is known when to look again."""
@@ -114,20 +113,6 @@ class RunWatchdog:
         still = watchdog.still_for(tx, run.id)
         self._next_stall_look[run.id] = time.monotonic() + max(LOOK, (patience - still).total_seconds())
         return still >= patience
-
-    def _repair(self, run: RunLook, repair: Repair, partition_id: str | None) -> int:
-        done = persist(self._database, repair)
-        match done:
-            case None:
-                return 0
-            case WatchdogAct.FAILED:
-                if partition_id is not None:  # the end of a run is reported where it ends
-                    happened("partition.failed", feed=run.feed, run_id=run.id, partition_id=partition_id)
-            case WatchdogAct.STALLED:
-                happened("run.stalled", feed=run.feed, run_id=run.id)
-            case WatchdogAct.RESUMED | WatchdogAct.EVALUATED | WatchdogAct.MOVED:
-                happened("run.resumed", feed=run.feed, run_id=run.id, partition_id=partition_id, note=done)
-        return 1
 
     def tidy(self) -> float:
         """Alert people about old watermarks and dying jobs, and prune; returns the seconds until the next time."""
@@ -147,11 +132,11 @@ class RunWatchdog:
         after = ""
         while not self._thread.stopping.is_set():
             with self._database.looking() as tx:
-                partition_id = watchdog.next_unneeded_seen(tx, after)
-            if partition_id is None:
+                row_id = watchdog.next_unneeded_seen(tx, after)
+            if row_id is None:
                 return
-            self._forget(partial(watchdog.forget_seen, partition_id=partition_id, limit=BATCH), batch=BATCH)
-            after = partition_id
+            self._forget(partial(watchdog.forget_seen, row_id=row_id, limit=BATCH), batch=BATCH)
+            after = row_id
 
     def _prune_runs(self) -> None:
         """Forget runs that ended longer than `runs_kept` ago."""

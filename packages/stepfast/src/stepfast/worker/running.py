@@ -12,11 +12,12 @@ import traceback
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, assert_never
 
 from stepfast.encryption import opened
-from stepfast.errors import LeaseLostError, StepCancelled, StepTimeout
-from stepfast.jobs.commit import CANCELLED
+from stepfast.errors import ConfigurationError, LeaseLostError, SealedError, StepCancelled, StepTimeout
+from stepfast.jobs.commit import CANCELLED, effects_of
 from stepfast.jobs.end_webhook import TaskTimeoutError
 from stepfast.jobs.outcome import (
     Again,
@@ -30,14 +31,14 @@ from stepfast.jobs.outcome import (
     Snooze,
     Stop,
     Wait,
-    effects_of,
 )
 from stepfast.jobs.payload import decode
 from stepfast.jobs.retry import describe, fingerprint, judge
 from stepfast.jobs.step import LONGEST_LOG, Halt, Report, Reports, Step
 from stepfast.telemetry import happened, wanted
-from stepfast.telemetry.masking import any_rules, hidden_in, hide_here, hiding, without_secrets
-from stepfast.telemetry.traces import CURRENT, begin_step, end_step, inside, tracer
+from stepfast.telemetry.current_step import CURRENT
+from stepfast.telemetry.masking import hidden_in, hiding, without_secrets
+from stepfast.telemetry.traces import begin_step, end_step, inside, tracer
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,7 +70,7 @@ class Running:
     deadline: float | None = None
     task: asyncio.Task[None] | None = None  # the one that drives its coroutine
     abandoned = False
-    hidden: tuple[str, ...] = ()  # values of its arguments that the masking rules hide
+    board_slot: int | None = None  # where our guardian sees its deadline
 
     def __init__(
         self, waiting: Waiting, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch | None
@@ -95,6 +96,11 @@ class Running:
     def annotations(self) -> dict[str, str | float]:
         return self.step.annotations
 
+    @cached_property
+    def hidden(self) -> tuple[str, ...]:
+        """Values of its arguments that are hidden in its log lines and errors; read when the first of those is written."""
+        return hidden_arguments(self.lease)
+
     def facts(self) -> dict[str, Fact]:
         """The fields of every event about this step."""
         return self.lease.facts() | {"worker_id": self.step.worker_id, **self.step.annotations}
@@ -102,8 +108,6 @@ class Running:
     def begin(self) -> Any:
         """Call the handler, in the context it runs in; of a coroutine function this only makes the coroutine."""
         CURRENT.set(self)  # log lines and jobs that the handler makes belong to this step
-        if any_rules():
-            self.hidden = hide_arguments(self.lease)
         if self.watch is not None:
             self._announce(self.watch)
         if self.kind.arguments.wants_step:
@@ -130,11 +134,11 @@ class Running:
             effects = self.step.effects.copy() if self.step.effects else ()
         elif isinstance(ending, CARRIERS):
             effects = [*self.step.effects, *effects_of(ending)]
-        if self.hidden and isinstance(ending, Reject):
+        if isinstance(ending, Reject):
             with hiding(self.hidden):
                 ending = Reject(without_secrets(ending.reason))
         if self.kind.encrypted:
-            ending = self._sealed(ending)
+            ending, effects = self._sealed(ending), self._sealed_events(effects)
         # What Ended(…) does in the end, without its Python: thousands are made in a second.
         return tuple.__new__(
             Ended, (self.lease, ending, effects, self.kind.retry, self.chain, self.chain_since, self)
@@ -144,11 +148,18 @@ class Running:
         """The same ending, with what it stores encrypted."""
         match ending:
             case Done(result):
-                return replace(ending, result=self.kind.sealed(result, "result"))
+                return replace(ending, result=self.kind.sealed(result, "result", self.job_id))
             case Continue() | Wait():
-                return replace(ending, cursor=self.kind.sealed(ending.cursor, "cursor"))
+                return replace(ending, cursor=self.kind.sealed(ending.cursor, "cursor", self.job_id))
             case _:
                 return ending
+
+    def _sealed_events(self, effects: Sequence[Effect]) -> Sequence[Effect]:
+        """The same effects, with the payloads of events encrypted."""
+        try:
+            return [it.sealed_event() if hasattr(it, "sealed_event") else it for it in effects]
+        except ConfigurationError as error:  # the key is gone: a worker that has it may take this step
+            raise SealedError(f"event of {self.kind.name}", str(error)) from error
 
     def answered(self, answer: Any) -> Ending:
         """A plain value is a result; None is just done."""
@@ -173,9 +184,8 @@ class Running:
                 return self.timed_out()
             case Halt.REPLACED | Halt.SHUTDOWN:
                 return GiveBack()
-            case (
-                None
-            ):  # it was not: something inside the handler was cancelled, and the handler let that through
+            case None:
+                # Not halted: something inside the handler was cancelled, and the handler let that through.
                 return self.raised(error, reports)
 
     def timed_out(self) -> Ending:
@@ -200,11 +210,12 @@ class Watch(NamedTuple):
         return watch if any(watch) else None
 
 
-def hide_arguments(lease: Lease) -> tuple[str, ...]:
-    """Hide in this context the arguments that the masking rules hide, in whatever text they appear; returns their values."""
-    values = hidden_in(decode(opened(lease.payload, f"payload of {lease.kind}")))
-    hide_here(values)
-    return values
+def hidden_arguments(lease: Lease) -> tuple[str, ...]:
+    """Arguments of a step that are hidden in whatever text they appear: by the masking rules, and by names of secrets."""
+    try:
+        return hidden_in(decode(opened(lease.payload, f"payload of {lease.kind}", lease.job_id)))
+    except Exception:  # noqa: BLE001 - it has no arguments then, and its error must be written
+        return ()
 
 
 def logged_error(error: BaseException) -> str:
@@ -220,8 +231,9 @@ class Ran(Protocol):
     started: float
     finished: float | None  # None: its handler has not come back
     span: Span | None
-    hidden: tuple[str, ...]
 
+    @property
+    def hidden(self) -> tuple[str, ...]: ...
     @property
     def job_id(self) -> str: ...
     @property
@@ -279,8 +291,8 @@ def each_job_once(batch: list[Ended]) -> tuple[list[Ended], list[Ended]]:
     return list(last.values()), [it for it in batch if last[it.lease.job_id] is not it]
 
 
-def report(ended: Ended) -> None:
-    """Report how the step ended, now that this is committed."""
+def report(ended: Ended, task_id: str | None = None) -> None:
+    """Report how the step ended, now that this is committed; `task_id`: of a task whose step went wrong."""
     if isinstance(ended.ending, Done) and tracer() is None and not wanted("step.committed"):
         return  # most steps: neither traced nor reported one by one
     times = ended.times()
@@ -292,6 +304,7 @@ def report(ended: Ended) -> None:
                 happened(
                     "step.failed",
                     ended.subject,
+                    task_id=task_id,
                     error_type=kind,
                     error=error,
                     retry_in_s=delay.total_seconds(),
@@ -308,10 +321,18 @@ def report(ended: Ended) -> None:
             )
         case Bury() | Reject():
             kind, error = _cause(ended.ending)
-            happened("job.died", ended.subject, error_type=kind, error=error, took_s=took, held_s=held)
+            happened(
+                "job.died",
+                ended.subject,
+                task_id=task_id,
+                error_type=kind,
+                error=error,
+                took_s=took,
+                held_s=held,
+            )
             ended.close("dead", error_type=kind, error=error, took_s=took)
         case Stop(reason):
-            happened("job.cancelled", ended.subject, reason=reason, took_s=took, held_s=held)
+            happened("job.cancelled", ended.subject, task_id=task_id, reason=reason, took_s=took, held_s=held)
             ended.close("cancelled", reason=reason, took_s=took)
         case Done() | Continue() | Snooze() | Wait() | GiveBack():
             outcome = _outcome(ended.ending)
@@ -343,6 +364,15 @@ def report_batch(batch: Sequence[Ended], written: Container[str]) -> None:
     if tracer() is not None:
         for ended in batch:
             ended.close("done" if ended.lease.job_id in written else "refused")
+
+
+def went_wrong(ending: Ending) -> bool:
+    """Whether a step failed, gave up or was cancelled; one that is merely postponed did not."""
+    match ending:
+        case Again(charged=charged, crashed=crashed):
+            return charged or crashed
+        case _:
+            return isinstance(ending, Bury | Reject | Stop)
 
 
 def _outcome(ending: Done | Continue | Snooze | Wait | GiveBack) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError
 from stepfast.schedules.definition import BATCH
-from stepfast.schedules.firing import (
+from stepfast.schedules.schedule import (
     REMEMBERED,
     FiredPlan,
     FiringPlan,
@@ -21,11 +21,13 @@ from stepfast.schedules.firing import (
     TickResult,
     due,
     fire,
+    forget_finished,
     next_due,
+    outdated,
     plan,
     spelled,
+    synchronise,
 )
-from stepfast.schedules.schedule import forget_finished, outdated, synchronise
 from stepfast.telemetry import happened
 from stepfast.worker.periodic import Periodic
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from stepfast.jobs.kinds import Kinds
     from stepfast.schedules.definition import Definition
     from stepfast.schedules.schedule import Schedule
+    from stepfast.worker.vital import VitalParts
 
 
 LOOK: Final = 1.0  # seconds between looks, at most
@@ -54,13 +57,17 @@ class Scheduler:
     """A thread that fires the due ticks of all schedules. It also writes down the schedules that the code declares."""
 
     def __init__(
-        self, database: Database, declared: Mapping[str, Definition], kinds: Kinds | None = None
+        self,
+        database: Database,
+        declared: Mapping[str, Definition],
+        kinds: Kinds | None = None,
+        vital: VitalParts | None = None,
     ) -> None:
         self._database = database
         self._declared = declared
         self._kinds = kinds
         self._unreadable: dict[str, float] = {}  # schedules left to other workers, and until when
-        self._thread = Periodic("scheduler")
+        self._thread = Periodic("scheduler", vital=vital)
         self._thread.add(self.work, first=random.uniform(0, 0.1))
         self._thread.add(self.forget_finished, first=random.uniform(1, FORGETTING_EVERY))
 
@@ -104,11 +111,10 @@ class Scheduler:
         if self._unreadable.get(schedule.name, 0.0) > time.monotonic():
             return None
         try:
-            self._seal(schedule.definition.kind, "{}")
+            self._seal(schedule.definition.kind, "{}", "")
             return plan(schedule, now)
-        except (
-            ConfigurationError
-        ) as error:  # of another version, other time zone data, or the key is not here
+        except ConfigurationError as error:
+            # It is of another version, has other time zone data, or its key is not here.
             self._unreadable[schedule.name] = time.monotonic() + UNREADABLE_FOR
             happened("schedule.unreadable", schedule=schedule.name, error=error)
             return None
@@ -124,9 +130,9 @@ class Scheduler:
                 happened("ticks.missed", schedule=schedule.name, since=spelled(since), note=policy)
         return done
 
-    def _seal(self, kind: str, payload: str) -> str:
+    def _seal(self, kind: str, payload: str, job_id: str) -> str:
         """The payload as it is stored: encrypted, where its kind wants that."""
-        return payload if self._kinds is None else self._kinds.stored(kind, payload)
+        return payload if self._kinds is None else self._kinds.stored(kind, payload, job_id)
 
 
 def _report(tick: Tick, now: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.database.database import GREETING, GREETING_SECONDS, greet
@@ -15,8 +16,10 @@ from stepfast.database.drivers import sqlite_path
 from stepfast.database.wakeup import CANCEL, CHANNEL, MESSAGES, OUTBOX, FileWatch
 from stepfast.errors import DatabaseError, StepfastError
 from stepfast.telemetry import happened
+from stepfast.worker.vital import VitalParts
 
 if TYPE_CHECKING:
+    from stepfast.database.connection import Connection
     from stepfast.database.database import Database
 
 
@@ -28,7 +31,7 @@ AWAY: Final = 1.0  # ... and before a database that is away is tried again
 class Wakeups:
     """An event that the claimer waits for, and the names of the queues that raised it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, vital: VitalParts | None = None) -> None:
         self._database = database
         self.heard = False  # whether other processes are heard; if not, the poll interval must be short
         self.cancelled = threading.Event()  # a running job was asked to stop: the heartbeat waits for it
@@ -37,6 +40,7 @@ class Wakeups:
         self._idle = threading.Event()  # the claimer waits
         self._bell: tuple[socket.socket, socket.socket] | None = None  # ends the wait of our thread
         self._names: set[str] = set()
+        self._vital = vital or VitalParts()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -45,13 +49,14 @@ class Wakeups:
         target = {"postgresql": self._listen, "sqlite": self._watch_file}.get(self._database.dialect.name)
         if target is not None and (self._database.wakes or self._database.dialect.name == "sqlite"):
             self.heard = self._database.dialect.name == "sqlite"
-            self._thread = threading.Thread(target=target, name="stepfast-wakeups", daemon=True)
+            self._thread = self._vital.thread("wakeups", target)
             self._thread.start()
 
     def stop(self) -> None:
         self._database.unlisten(self.wake)
         self._stop.set()
-        assert self._bell is not None  # noqa: S101 - only what was started is stopped
+        if self._bell is None:
+            return
         self._bell[1].send(b"!")
         self._idle.set()
         self._event.set()
@@ -152,7 +157,15 @@ class Wakeups:
 
     def _look_at_file(self) -> None:
         """Where the system cannot watch a file: ask SQLite's change counter, while the claimer waits."""
-        connection = self._database.connect()
+        while not self._stop.is_set():
+            try:
+                with closing(self._database.connect()) as connection:
+                    self._look_until_stopped(connection)
+            except DatabaseError:
+                self._event.set()  # the claimer meets it as well, and says so
+                self._stop.wait(AWAY)
+
+    def _look_until_stopped(self, connection: Connection) -> None:
         seen = None
         while not self._stop.is_set():
             self._idle.wait()
@@ -161,4 +174,3 @@ class Wakeups:
                 seen = version
                 self._event.set()
             self._stop.wait(FILE_LOOK)
-        connection.close()

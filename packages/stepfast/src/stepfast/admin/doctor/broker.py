@@ -42,7 +42,7 @@ class Queue:
 
     name: str
     cure: str  # of dead letters there
-    needed: bool = True  # else it may be missing: an application with runs need not have tasks
+    needed: bool = True  # else it may be missing: not every application has tasks
 
 
 def look(database: Database, brokers: Collection[Broker] = ()) -> list[Finding]:
@@ -64,7 +64,8 @@ def _queues(
             asked[broker.url] = list(dict.fromkeys([*asked.get(broker.url, []), *of_runs]))
     if (named := _named(settings)) is not None:
         client = os.environ.get("CLIENT_ID", "").strip()
-        needed = bool(client) or named not in asked
+        chosen = bool(os.environ.get(TRANSPORT, "").strip())  # a storage account may be there for blobs only
+        needed = bool(client) or (chosen and named not in asked)
         asked.setdefault(named, []).append(Queue(f"{client or 'default'}-tasks", OF_TASKS, needed=needed))
     return asked
 

@@ -8,17 +8,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from stepfast.admin.doctor import mariadb, postgresql, sqlite
 from stepfast.admin.doctor.finding import Finding, fail, healthy, ok, warn
-from stepfast.admin.doctor.work import check_outbox, judge_work, read_facts
+from stepfast.admin.doctor.runs import check_feeds
+from stepfast.admin.doctor.work import check_masks, check_outbox, judge_work, read_facts
 from stepfast.admin.rows import now
 from stepfast.database.drivers import masked
+from stepfast.database.failures import is_read_only_server
 from stepfast.database.migrate import CORE, schema_version
 from stepfast.errors import DatabaseError, StepfastError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.runs.broker import Broker
@@ -27,18 +33,26 @@ if TYPE_CHECKING:
 PRODUCTS: Final = {"sqlite": sqlite, "postgresql": postgresql, "mariadb": mariadb}
 SLOW: Final = 0.050  # seconds for one statement; a claim needs a few
 SKEW: Final = 1.0
+WRITE_CHECKS: Final = {"role", "replication", "cluster"}  # where one fails, nothing can be written just now
 
 Check = Callable[["Transaction"], list[Finding]]
 
 
-def examine(database: Database, brokers: Collection[Broker] = ()) -> list[Finding]:
-    """Run all checks; `brokers` are those of the feeds that are known here."""
+def examine(
+    database: Database, brokers: Collection[Broker] = (), fresh: Mapping[str, timedelta] | None = None
+) -> list[Finding]:
+    """Run all checks; `brokers` are those of the feeds that are known here, `fresh` how old their watermarks may be."""
     found = _reach(database)
     if not healthy(found):
         return found  # the database does not answer: there is nothing more to ask
     for name, check in PRODUCTS[database.dialect.name].checks(database):
         found += _checked(database, name, check)
-    return [*found, *_schema(database), *_brokers_and_storage(database, brokers)]
+    takes_writes = healthy(finding for finding in found if finding.name in WRITE_CHECKS)
+    return [
+        *found,
+        *_schema(database, takes_writes=takes_writes, fresh=fresh),
+        *_brokers_and_storage(database, brokers),
+    ]
 
 
 def _brokers_and_storage(database: Database, brokers: Collection[Broker]) -> list[Finding]:
@@ -62,7 +76,9 @@ def _reach(database: Database) -> list[Finding]:
             fail(
                 "database",
                 f"{masked(database.url)} does not answer: {error}",
-                "check that it runs, and the URL, user, password and network",
+                "let the URL, or the proxy that it names, lead to a server that takes writes"
+                if is_read_only_server(error)
+                else "check that it runs, and the URL, user, password and network",
             )
         ]
     latency, skew = samples[len(samples) // 2]
@@ -90,14 +106,26 @@ def _clock(skew: float, latency: float) -> Finding:
     )
 
 
-def _schema(database: Database) -> list[Finding]:
+def _schema(
+    database: Database, *, takes_writes: bool, fresh: Mapping[str, timedelta] | None
+) -> list[Finding]:
     try:
         version, known = schema_version(database), CORE.version
     except DatabaseError as error:
         return [fail("tables", f"cannot be read: {error}", "check the privileges of this user")]
     if version == known:
         fits = ok("tables", f"version {version}, as this code wants it")
-        return [fits, *_checked(database, "work", _check_work), *_checked(database, "outbox", check_outbox)]
+        if not takes_writes:
+            # Workers cannot renew their leases here, and what we would advise about jobs could not be written.
+            skipped = warn("work", "not looked at, since nothing can be written here now", "see above first")
+            return [fits, skipped]
+        checks: tuple[tuple[str, Check], ...] = (
+            ("work", _check_work),
+            ("feeds", partial(check_feeds, fresh=fresh)),
+            ("outbox", check_outbox),
+            ("masks", check_masks),
+        )
+        return [fits, *(finding for name, check in checks for finding in _checked(database, name, check))]
     if version is None:
         return [fail("tables", "the database has no Stepfast tables", "stepfast migrate")]
     if version < known:

@@ -82,6 +82,7 @@ class Session:
     locks_ours: bool  # certainly holds rows or tables of Stepfast
     pins: bool  # keeps dead rows from being removed
     blocks: int  # how many others wait for it
+    commits: bool = False  # its COMMIT is under way, and waits for another server
 
     def __str__(self) -> str:
         who = ", ".join(part for part in (f"user {self.user}", self.application, self.state) if part)

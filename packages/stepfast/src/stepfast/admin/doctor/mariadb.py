@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.admin.doctor.finding import Finding, Session, fail, ok, outline, warn
+from stepfast.admin.doctor.tls import check_tls
 from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
@@ -36,6 +37,12 @@ SERVER_VARIABLES = sql("""
 SESSION_ISOLATION = sql(
     "SHOW SESSION VARIABLES WHERE variable_name IN ('tx_isolation', 'transaction_isolation')"
 )
+CLUSTER_STATUS = sql("""
+    SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_cluster_status', 'wsrep_cluster_size',
+                                               'wsrep_local_state_comment', 'Rpl_semi_sync_master_status',
+                                               'Rpl_semi_sync_master_clients')
+""")
+IS_IN_CLUSTER = sql("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
 COUNT_CONNECTIONS = sql("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
 
 OLD_SESSIONS = sql("""
@@ -106,6 +113,47 @@ def connections(tx: Transaction) -> list[Finding]:
     return [warn("connections", text, "run fewer workers, or raise max_connections")]
 
 
+def cluster(tx: Transaction) -> list[Finding]:
+    """The state of Galera, or of semi-synchronous replication. No finding where there is neither."""
+    status = {str(name).lower(): str(value) for name, value in tx.rows(CLUSTER_STATUS)}
+    galera = any(str(value).upper() in {"ON", "1"} for _, value in tx.rows(IS_IN_CLUSTER))
+    return judge_galera(status) if galera else judge_semi_sync(status)
+
+
+def judge_galera(status: Mapping[str, str]) -> list[Finding]:
+    """Whether this node of Galera belongs to a cluster that takes writes. Pure."""
+    component, state = status.get("wsrep_cluster_status", "?"), status.get("wsrep_local_state_comment", "?")
+    size = status.get("wsrep_cluster_size", "?")
+    if component != "Primary" or status.get("wsrep_ready") != "ON":
+        return [
+            fail(
+                "cluster",
+                f"this Galera node is outside its cluster (wsrep_cluster_status = {component}, {state}): it takes no statements",
+                "bring the other nodes and the network between them back; the proxy must lead to nodes whose wsrep_ready is ON",
+            )
+        ]
+    text = f"Galera, {size} nodes, this one is {state}"
+    if state != "Synced":
+        return [warn("cluster", text, "let the proxy lead to nodes that are Synced")]
+    return [ok("cluster", text)]
+
+
+def judge_semi_sync(status: Mapping[str, str]) -> list[Finding]:
+    """Whether replicas confirm commits. Pure."""
+    if status.get("rpl_semi_sync_master_status") != "ON":
+        return []
+    replicas = status.get("rpl_semi_sync_master_clients", "?")
+    if replicas == "0":
+        return [
+            warn(
+                "replication",
+                "semi-synchronous, and no replica is connected: commits wait for one, and then go on without",
+                "bring the replica back",
+            )
+        ]
+    return [ok("replication", f"semi-synchronous, replicas that confirm commits: {replicas}")]
+
+
 def sessions(tx: Transaction) -> list[Finding]:
     """Sessions that hold our rows. InnoDB shows the tables of a lock only while another session waits for it."""
     time.sleep(FRESH)
@@ -114,6 +162,13 @@ def sessions(tx: Transaction) -> list[Finding]:
     long = timedelta(seconds=READING)
     found = [
         fail(
+            "commits",
+            f"{session} waits for its COMMIT",
+            "leave it: it may be Stepfast's, and its rows are lost if it is ended; look for the replica or node that the commit "
+            "waits for (SHOW STATUS LIKE 'wsrep%', 'Rpl_semi_sync%')",
+        )
+        if session.commits
+        else fail(
             "sessions",
             f"{session} holds rows of Stepfast",
             f"end its transaction; if nobody owns it: KILL {session.id}",
@@ -125,7 +180,7 @@ def sessions(tx: Transaction) -> list[Finding]:
             f"end its transaction; if nobody owns it: KILL {session.id}",
         )
         for session in every
-        if session.locks_ours or session.pins or session.age >= long
+        if session.commits or session.locks_ours or session.pins or session.age >= long
     ]
     return found or [ok("sessions", "no foreign transaction is in the way")]
 
@@ -140,6 +195,7 @@ def _blockers(tx: Transaction) -> dict[int, int]:
 
 def _session(row: Sequence[Any], blockers: dict[int, int]) -> Session:
     number, user, host, command, seconds, query, rows = row
+    # A session does not say which program it belongs to; a COMMIT under way may be ours.
     return Session(
         number,
         user,
@@ -150,6 +206,7 @@ def _session(row: Sequence[Any], blockers: dict[int, int]) -> Session:
         locks_ours=number in blockers,
         pins=rows > 0,
         blocks=blockers.get(number, 0),
+        commits=query.strip().upper().startswith("COMMIT"),
     )
 
 
@@ -181,5 +238,11 @@ def durability(flush: str) -> Finding:
     )
 
 
-def checks(_: Database) -> tuple[tuple[str, Callable[[Transaction], list[Finding]]], ...]:
-    return (("settings", settings), ("connections", connections), ("sessions", sessions))
+def checks(database: Database) -> tuple[tuple[str, Callable[[Transaction], list[Finding]]], ...]:
+    return (
+        ("tls", lambda _: check_tls(database)),  # on a connection of its own
+        ("settings", settings),
+        ("connections", connections),
+        ("cluster", cluster),
+        ("sessions", sessions),
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from stepfast.admin.doctor.finding import Finding, Session, fail, ok, outline, warn
+from stepfast.admin.doctor.tls import check_tls
 from stepfast.clock import counted
 from stepfast.database.database import hears_itself
-from stepfast.database.drivers import Pooler, backend, declared_pooler, stands_between
+from stepfast.database.drivers import Pooler, backend, declared_pooler, split_url, stands_between
 from stepfast.database.statement import sql
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ PINNED: Final = 60  # seconds that a transaction may keep dead rows before it is
 MOST_DEAD_ROWS: Final = 50_000
 CROWDED: Final = 0.8
 POLLING: Final = "idle workers poll, every 50 ms and after a while every 250 ms, because LISTEN is lost"
+SLOW_COMMIT: Final = 2  # seconds
+APPLICATION: Final = "stepfast"  # the name of our own sessions
 UNPREPARED: Final = "statements are not prepared"
 
 SERVER_SETTINGS = sql("""
@@ -46,11 +48,22 @@ OLD_SESSIONS = sql("""
                     WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock' AND l.database = a.datid
                       AND c.relname LIKE 'stepfast%'),
            a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL,
+           COALESCE(a.wait_event, '') = 'SyncRep',
            (SELECT count(*) FROM pg_stat_activity w WHERE a.pid = ANY(pg_blocking_pids(w.pid)))
       FROM pg_stat_activity a
      WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
        AND a.xact_start < clock_timestamp() - CAST(:age AS INTEGER) * interval '1 second'
      ORDER BY a.xact_start
+""")
+
+# Commits that wait for a standby, and standbys: those that confirm commits, those whose state this user may see, all.
+STANDBYS = sql("""
+    SELECT current_setting('synchronous_standby_names'),
+           (SELECT count(*) FROM pg_stat_activity
+             WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - CAST(:age AS INTEGER) * interval '1 second'),
+           (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')),
+           (SELECT count(sync_state) FROM pg_stat_replication),
+           (SELECT count(*) FROM pg_stat_replication)
 """)
 
 PREPARED_TRANSACTIONS = sql("""
@@ -119,9 +132,51 @@ def connections(tx: Transaction) -> list[Finding]:
     return [warn("connections", text, "run fewer workers, raise max_connections, or put a pooler in between")]
 
 
+def replication(tx: Transaction) -> list[Finding]:
+    """Whether standbys confirm commits, and whether commits wait for one. No finding where there is no standby."""
+    return judge_replication(*tx.rows(STANDBYS, age=SLOW_COMMIT)[0])
+
+
+def judge_replication(
+    names: str, waiting: int, confirming: int, visible: int, standbys: int
+) -> list[Finding]:
+    """Pure: `names` is the setting synchronous_standby_names; the numbers are those of `STANDBYS`."""
+    if waiting:
+        there = f"{counted(standbys, 'standby', 'standbys')} connected" if standbys else "none is connected"
+        return [
+            fail(
+                "replication",
+                f"{counted(waiting, 'commit')} wait for a synchronous standby ({names!r}; {there})",
+                "bring the standby back, or take it out of synchronous_standby_names and reload; do not end the sessions that "
+                "wait: what they write would be on this server alone, and a failover would lose it",
+            )
+        ]
+    if names and not standbys:
+        return [
+            fail(
+                "replication",
+                f"synchronous_standby_names = {names!r}, and no standby is connected: commits will wait",
+                "bring the standby back, or take it out of synchronous_standby_names and reload",
+            )
+        ]
+    if not standbys:
+        return []
+    if confirming:
+        text = f"synchronous: {confirming} of {counted(standbys, 'standby', 'standbys')} confirm each commit"
+    elif visible or not names:
+        text = (
+            f"asynchronous, {counted(standbys, 'standby', 'standbys')}: a failover to one of them loses the commits that it "
+            "has not got by then"
+        )
+    else:
+        text = f"{counted(standbys, 'standby', 'standbys')}, synchronous_standby_names = {names!r}"
+    return [ok("replication", text)]
+
+
 def sessions(tx: Transaction) -> list[Finding]:
-    """Sessions that hold our rows, or keep dead rows from being removed."""
-    every = [_session(*row) for row in tx.rows(OLD_SESSIONS, age=OLD_TRANSACTION)]
+    """Foreign sessions that hold our rows, or keep dead rows from being removed. Our own end by themselves."""
+    old = [_session(*row) for row in tx.rows(OLD_SESSIONS, age=OLD_TRANSACTION)]
+    every = [session for session in old if session.application != APPLICATION and not session.commits]
     holding = [session for session in every if session.locks_ours]
     pinning = [
         session
@@ -151,6 +206,15 @@ def sessions(tx: Transaction) -> list[Finding]:
                 f"COMMIT PREPARED or ROLLBACK PREPARED '{gid}'",
             )
         )
+    found += [
+        warn(
+            "own sessions",
+            f"{session} is a transaction of Stepfast that takes long",
+            "leave it: its limits end it (30 s a statement, 10 s without one), and a handler's own SQL may take its time",
+        )
+        for session in old
+        if session.application == APPLICATION and session.locks_ours and not session.commits
+    ]
     return found or [ok("sessions", "no foreign transaction is in the way")]
 
 
@@ -167,7 +231,7 @@ def dead_rows(tx: Transaction) -> list[Finding]:
 
 
 def _session(*row: Any) -> Session:
-    number, user, application, state, seconds, query, locks, pins, blocks = row
+    number, user, application, state, seconds, query, locks, pins, commits, blocks = row
     return Session(
         number,
         user,
@@ -177,6 +241,7 @@ def _session(*row: Any) -> Session:
         query=outline(query, "postgresql"),
         locks_ours=locks,
         pins=pins,
+        commits=commits,
         blocks=blocks,
     )
 
@@ -186,7 +251,7 @@ def _session(*row: Any) -> Session:
 
 def check_pooler(database: Database) -> list[Finding]:
     """Check what is lost by a pooler between us and the server; no finding where there is none."""
-    declared = declared_pooler(urlsplit(database.url))
+    declared = declared_pooler(split_url(database.url))
     woken = database.listen_elsewhere is not None
     with closing(database.connect()) as one:
         if stands_between(one.raw):
@@ -264,8 +329,10 @@ def check_wake_up(database: Database) -> list[Finding]:
 def checks(database: Database) -> tuple[tuple[str, Callable[[Transaction], list[Finding]]], ...]:
     return (
         ("pooler", lambda _: check_pooler(database)),  # on connections of its own
+        ("tls", lambda _: check_tls(database)),
         ("settings", settings),
         ("connections", connections),
+        ("replication", replication),
         ("sessions", sessions),
         ("dead rows", dead_rows),
     )

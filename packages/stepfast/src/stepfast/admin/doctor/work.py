@@ -12,11 +12,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from stepfast.admin.doctor.finding import Finding, fail, listed, ok, warn
+from stepfast.admin.masks import unreadable_rules
 from stepfast.admin.workers import QueueReport, WorkerReport, count_leases, list_queues, list_workers
 from stepfast.clock import counted, spoken
 from stepfast.database.statement import sql
 from stepfast.jobs.dead_letters import FailureGroup, failure_groups
 from stepfast.jobs.dependencies import find_stranded
+from stepfast.outbox.destinations import WAITS_FOR_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +31,9 @@ LONG_LEASE: Final = 300.0
 LONG_WAIT: Final = 600.0
 PROMOTION: Final = 30.0  # workers promote within half a second
 SUSPECT_WAIT: Final = 60.0
+FORGOTTEN: Final = (
+    60 * 1_000_000
+)  # microseconds; a worker gives leases that it does not know back within seconds
 
 START: Final = "start one: stepfast worker module:app"
 STRANDED: Final = "stranded jobs"
@@ -48,11 +53,31 @@ JOBS_OF_UNKNOWN_KINDS = sql("""
      WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%' GROUP BY kind ORDER BY kind
 """)
 
+# Jobs that living workers hold, though their rows show that they run nothing.
+FORGOTTEN_LEASES = sql("""
+    SELECT w.worker_id, count(*) FROM stepfast_job j JOIN stepfast_worker w ON w.incarnation = j.owner
+     WHERE j.state = 'leased' AND j.leased_at < {now} - :age AND w.state = 'alive' AND w.alive_until > {now} AND w.active = 0
+     GROUP BY w.worker_id ORDER BY w.worker_id
+""")
+
 # Jobs that wait for a dead or cancelled job, and one such job.
 WAITING_FOR_DEAD_JOBS = sql("""
     SELECT count(DISTINCT d.child_id), min(d.parent_id)
       FROM stepfast_archive a JOIN stepfast_dependency d ON d.parent_id = a.id
      WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
+""")
+
+BROKER_DEAD_LETTERS = sql("SELECT count(*) FROM stepfast_dead_message")
+
+# Dead letters of failed runs, after which a later run of the feed has completed: what they lacked was read again.
+OVERTAKEN_DEAD_LETTERS = sql("""
+    SELECT count(*)
+      FROM stepfast_run r
+      JOIN stepfast_partition p ON p.run_id = r.id AND p.state = 'failed'
+      JOIN stepfast_archive a ON a.id = p.job_id AND a.state = 'dead'
+     WHERE r.state = 'failed'
+       AND EXISTS (SELECT 1 FROM stepfast_run n
+                    WHERE n.feed = r.feed AND n.state = 'completed' AND n.started_at > r.started_at)
 """)
 
 
@@ -64,11 +89,16 @@ class Facts:
     queues: Sequence[QueueReport] = ()
     leases: int = 0
     expired_leases: int = 0
+    forgotten_leases: Sequence[
+        tuple[str, int]
+    ] = ()  # by worker: jobs that it holds, though it shows none running
     overdue: int = 0  # scheduled jobs whose time has come
     overdue_seconds: float = 0.0
     suspect_seconds: float = 0.0  # how long the longest suspect has been waiting
     unknown_kinds: Sequence[tuple[str, int]] = ()
     dead: Sequence[FailureGroup] = ()
+    overtaken: int = 0  # dead letters of runs that a later run has overtaken
+    broker_letters: int = 0  # dead letters that were taken over from brokers
     wait_for_dead: int = 0  # jobs that wait for one that died or was cancelled
     dead_parent: str | None = None  # one such job
     stranded: Sequence[str] = ()  # jobs that have ended, while others wait for them
@@ -97,11 +127,16 @@ def read_facts(tx: Transaction) -> Facts:
         queues=list_queues(tx),
         leases=leases,
         expired_leases=expired,
+        forgotten_leases=[
+            (str(name), int(count)) for name, count in tx.rows(FORGOTTEN_LEASES, age=FORGOTTEN)
+        ],
         overdue=int(overdue),
         overdue_seconds=int(overdue_age) / 1e6,
         suspect_seconds=int(tx.first(LONGEST_SUSPECT)) / 1e6,
         unknown_kinds=[(str(kind), int(count)) for kind, count in tx.rows(JOBS_OF_UNKNOWN_KINDS)],
         dead=failure_groups(tx, limit=1_000),
+        overtaken=int(tx.first(OVERTAKEN_DEAD_LETTERS)),
+        broker_letters=int(tx.first(BROKER_DEAD_LETTERS)),
         wait_for_dead=int(wait_for_dead),
         dead_parent=dead_parent,
         stranded=find_stranded(tx),
@@ -121,6 +156,7 @@ def judge_work(facts: Facts) -> list[Finding]:
             _queues,
             _kinds,
             _expired,
+            _forgotten,
             _suspects,
             _scheduled,
             _dead,
@@ -284,6 +320,20 @@ def _expired(facts: Facts) -> list[Finding]:
     return [fail("leases", f"{found}, and no worker is there to reset them", "stepfast leases reset")]
 
 
+def _forgotten(facts: Facts) -> list[Finding]:
+    if not facts.forgotten_leases:
+        return []
+    jobs = sum(count for _, count in facts.forgotten_leases)
+    return [
+        fail(
+            "forgotten leases",
+            f"{counted(jobs, 'job')} leased for more than a minute by workers that show none running: "
+            f"{listed(name for name, _ in facts.forgotten_leases)}",
+            "look at the logs of these workers: can they write to the database? A worker that is restarted gives its jobs back",
+        )
+    ]
+
+
 def _suspects(facts: Facts) -> list[Finding]:
     if facts.suspect_seconds <= SUSPECT_WAIT:
         return []
@@ -309,13 +359,24 @@ def _scheduled(facts: Facts) -> list[Finding]:
 
 
 def _dead(facts: Facts) -> list[Finding]:
-    if not facts.dead:
+    """As many as `stepfast dead-letters list` shows, those of brokers too."""
+    jobs, messages = sum(group.count for group in facts.dead), facts.broker_letters
+    if not jobs + messages:
         return [ok("dead letters", "none")]
-    total, worst = sum(group.count for group in facts.dead), facts.dead[0]
+    text = counted(jobs + messages, "dead letter")
+    if jobs + messages == facts.overtaken:
+        return [ok("dead letters", f"{text}, all of runs that a later run has overtaken")]
+    if facts.overtaken:
+        text += f", {facts.overtaken:,} of them of runs that a later run has overtaken"
+    if messages:
+        text += f", {messages:,} of them from brokers"
+    if not jobs:
+        return [warn("dead letters", text, "stepfast dead-letters list, then retry or purge them")]
+    worst = facts.dead[0]
     return [
         warn(
             "dead letters",
-            f"{counted(total, 'dead letter')}; most often ({worst.count:,}) {worst.kind}: {worst.error_group}",
+            f"{text}; most often ({worst.count:,}) {worst.kind}: {worst.error_group}",
             "stepfast dead-letters list --by-error, then retry or purge them",
         )
     ]
@@ -351,6 +412,26 @@ def _span(seconds: float) -> str:
     return spoken(timedelta(seconds=seconds))
 
 
+# Masking rules
+
+
+def check_masks(tx: Transaction) -> list[Finding]:
+    """Masking rules that cannot be used. No finding if there are none."""
+    found = unreadable_rules(tx)
+    if not found:
+        return []
+    text = (
+        f"{counted(len(found), 'masking rule')} cannot be used, and hide nothing: {listed(map(repr, found))}"
+    )
+    return [
+        warn(
+            "masks",
+            text,
+            "delete these rows of stepfast_mask; workers store the rules of their code themselves",
+        )
+    ]
+
+
 # Messages and alerts
 
 OVERDUE: Final = 60 * 1_000_000  # microseconds; a relay looks every second
@@ -367,7 +448,7 @@ STUCK_DESTINATIONS = sql("""
 """)
 MESSAGES_WITHOUT_SETTINGS = sql("""
     SELECT count(*), max(last_error) FROM stepfast_outbox
-     WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+     WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL AND last_error NOT LIKE :waits_for_host
 """)
 COUNT_UNTOLD_ALERTS = sql("SELECT count(*) FROM stepfast_alert WHERE notify_at < {now} - :overdue")
 
@@ -378,7 +459,7 @@ def check_outbox(tx: Transaction) -> list[Finding]:
     if stuck := int(tx.first(STUCK_DESTINATIONS, overdue=OVERDUE)):
         text = f"{counted(stuck, 'destination')} should have been served by now, and nobody does"
         found.append(warn("outbox", text, "start a worker; is STEPFAST_OUTBOX_RELAY off for all of them?"))
-    waiting, why = tx.rows(MESSAGES_WITHOUT_SETTINGS)[0]
+    waiting, why = tx.rows(MESSAGES_WITHOUT_SETTINGS, waits_for_host=f"{WAITS_FOR_HOST}%")[0]
     if waiting:
         text = f"{counted(int(waiting), 'message')} cannot be sent by the workers as they are set up: {why}"
         found.append(

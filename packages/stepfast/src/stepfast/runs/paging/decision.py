@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stepfast.runs.paging.paginators import Offset
-from stepfast.runs.run import PartitionState
+from stepfast.runs.partition import PartitionState
 from stepfast.telemetry.masking import without_secrets
 from stepfast.telemetry.sinks import message_of
 
@@ -545,9 +545,11 @@ def _enough(paging: Paging, state: PageState, count: int) -> bool:
     """As many rows as were counted.
 
     Or fewer, where rows came behind us and others left before us. Then the end stands where the count says, and every
-    page before the last was full: so no row can have been hidden from us.
+    page before the last was full: so no row can have been hidden from us. If the count is the same before and after, it may
+    be that a source shuffled rows that are equal in its order: one came twice, and another was never shown.
     """
-    level = isinstance(paging, Offset) and state.smooth and state.position >= (state.count or 0)
+    changed = state.count_before != state.count
+    level = isinstance(paging, Offset) and state.smooth and changed and state.position >= (state.count or 0)
     return state.read >= count or level
 
 

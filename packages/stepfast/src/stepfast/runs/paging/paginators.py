@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
+from stepfast.config import is_whole
 from stepfast.errors import ConfigurationError
 
 PASSES: Final = 3
@@ -25,6 +26,9 @@ class Offset:
     reversible: bool = False
     passes: int = PASSES
     most_requests: int = MOST_REQUESTS
+
+    # Pages of a pass that bring nothing new: one finds the end, and one after the count confirms it.
+    closing_pages: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         _at_least(1, "Offset", passes=self.passes, most_requests=self.most_requests, overlap=self.overlap)
@@ -62,6 +66,8 @@ class Token:
     passes: int = PASSES
     most_requests: int = MOST_REQUESTS
 
+    closing_pages: ClassVar[int] = 0  # the last page names no next one
+
     def __post_init__(self) -> None:
         _at_least(1, "Token", passes=self.passes, most_requests=self.most_requests)
         if not self.stable:
@@ -82,6 +88,8 @@ class Keyset:
     passes: int = PASSES
     most_requests: int = MOST_REQUESTS
 
+    closing_pages: ClassVar[int] = 1  # the empty one
+
     def __post_init__(self) -> None:
         _at_least(1, "Keyset", passes=self.passes, most_requests=self.most_requests)
 
@@ -95,7 +103,7 @@ Paging = Offset | Token | Keyset
 
 def _at_least(least: int, what: str, **numbers: object) -> None:
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if not is_whole(value) or value < least:
             raise ConfigurationError(f"{what}({name}={value!r}): a whole number, {least} or more")
 
 

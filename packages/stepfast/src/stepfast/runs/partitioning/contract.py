@@ -19,7 +19,8 @@ from stepfast.runs.partitioning.ranges import Range, gap
 # dense: its rows share one value in every dimension that may be cut
 # budget: the counts that planning may ask for were used up
 # crowded: there would have been more partitions than allowed
-Problem = Literal["dense", "budget", "crowded"]
+# undivided: planning was a sample; its own job divides it before it is read
+Problem = Literal["dense", "budget", "crowded", "undivided"]
 Scope = Literal["complete", "partial"]
 
 SHORTFALL: Final = 0.001  # of the baseline: above it the partitions miss rows
@@ -27,7 +28,10 @@ SHORTFALL: Final = 0.001  # of the baseline: above it the partitions miss rows
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned partition: its range, and how many rows the source counted there (None: it was not counted)."""
+    """A planned partition: its range, and how many rows the source has there.
+
+    The source has counted them, or they are estimated from the counts of a sample. None: neither.
+    """
 
     range: Range
     estimate: int | None = None
@@ -184,7 +188,7 @@ def checked(counts: Mapping[str, Any]) -> Mapping[str, int]:
 # The cost of a plan in requests, and partitions that have outgrown their estimate.
 
 OVERLAP: Final = 3  # rows that a page by offset shares with the one before it
-CLOSING_PAGES: Final = 1  # a partition ends with a page that brings nothing new
+CLOSING_PAGES: Final = 2  # with which a partition by offset ends, though they bring nothing new
 VERIFYING_COUNTS: Final = 2  # before its first page and after its last
 FACTOR: Final = 2  # a partition that holds more than so many times its estimate is divided
 LEAST_ROWS: Final = 1_000  # a partition that small is read to its end, whatever was planned
@@ -219,17 +223,21 @@ def estimate(
     overlap: int = OVERLAP,
     closing: int = CLOSING_PAGES,
     counts: int = VERIFYING_COUNTS,
+    passes: int = 1,
 ) -> Estimate:
-    """The requests of a run with this plan. Pages by token or by key do not overlap (0)."""
+    """The requests of a run with this plan, if the source stays as it is. Pages by token or by key do not overlap (0).
+
+    `passes`: 2 where no single pass proves that nothing was missed. A partition without rows is one page, and one count.
+    """
     if not 0 <= overlap < page_size:
         raise ConfigurationError(
             f"pages of {page_size} rows cannot overlap by {overlap}; use 0 to {page_size - 1}"
         )
     known = [it.estimate for it in plan.partitions if it.estimate is not None]
-    pages = [_pages(it, page_size, overlap) + closing for it in known]
+    pages = [passes * (_pages(it, page_size, overlap) + closing) if it else 1 for it in known]
     return Estimate(
         planning=plan.requests,
-        counts=counts * len(known),
+        counts=sum((counts + passes - 1 if it else 1) if counts else 0 for it in known),
         pages=sum(pages),
         longest=max(pages, default=0),
         unknown=len(plan.partitions) - len(known),

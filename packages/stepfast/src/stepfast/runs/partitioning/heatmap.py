@@ -9,12 +9,12 @@ regions that tile it. So nothing can fall between the partitions, wherever plann
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from itertools import accumulate, groupby, islice, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from stepfast.runs.partitioning.contract import SHORTFALL, Plan, Planned, checked
 from stepfast.runs.partitioning.dimension import Axis, axis_from_json
@@ -375,6 +375,7 @@ class Settings:
     least_rows: int
     budget: int
     at_once: int
+    sample: int | None = None
 
     def target_for(self, rows: int) -> int:
         """The size of a partition of so many rows, within the numbers of partitions that are allowed."""
@@ -384,19 +385,25 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scan:
-    """A heatmap in the making."""
+class Rounds:
+    """Planning in rounds: some boxes are counted, and what they hold decides about the boxes of the next round."""
 
     axes: tuple[Axis, ...]
     settings: Settings
-    base: Range  # what is divided: everything, or one partition
-    prior: tuple[Box, ...] = ()  # the partitions of the last run, until they have been counted again
+    base: Range = field(default_factory=Range)  # what is divided: everything, or one partition
+    prior: tuple[Box, ...] = ()  # the partitions of the last run, if they are used again
     baseline: int | None = None
-    regions: tuple[Region, ...] = ()
     answers: Mapping[int, int] = field(default_factory=dict)  # of this round: number of the box, rows
     requests: int = 0  # answers of earlier rounds
-    rounds: int = 0
-    barred: tuple[int, ...] = ()  # axes that lost rows
+
+    @cached_property
+    def needs(self) -> list[Box]:
+        """What this round has to count."""
+        raise NotImplementedError
+
+    def next_round(self) -> Self:
+        """The same, with everything that this round had to count."""
+        raise NotImplementedError
 
     @property
     def finished(self) -> bool:
@@ -405,7 +412,7 @@ class Scan:
     def ask(self) -> list[Range]:
         return [it for _, it in islice(self._missing(), self.settings.at_once)]
 
-    def learn(self, counts: Mapping[str, int]) -> Scan:
+    def learn(self, counts: Mapping[str, int]) -> Self:
         given, answers = dict(checked(counts)), dict(self.answers)
         for number, range_ in self._missing():
             if not given:
@@ -413,21 +420,7 @@ class Scan:
             if range_.name in given:
                 answers[number] = given.pop(range_.name)
         known = replace(self, answers=answers)
-        return _moved_on(known) if self.needs and len(answers) == len(self.needs) else known
-
-    def plan(self) -> Plan:
-        most = self.aim.most
-        regions = self.regions or (Region.uncut(self.whole),)
-        parts = [part for it in regions for part in ([it] if it.settled else cells_without_counts(it, most))]
-        return Plan(
-            partitions=tuple(
-                Planned(self.range_of(it.box), None if None in it.counts else it.rows, it.problem)
-                for it in join_to_at_most(parts, self.settings.most, most)
-            ),
-            domain=Range.of({it.name: it.part(0, it.size) for it in self.axes}),
-            baseline=self.baseline,
-            requests=self.requests + len(self.answers),
-        )
+        return known.next_round() if self.needs and len(answers) == len(self.needs) else known
 
     @property
     def aim(self) -> Aim:
@@ -438,14 +431,41 @@ class Scan:
         return tuple((0, axis.size) for axis in self.axes)
 
     def range_of(self, box: Box) -> Range:
-        """The first dimension is always named; another one only where it is cut: elsewhere no value is left out."""
-        given = dict(self.base.parts)
-        return Range.of(
-            {
-                axis.name: axis.part(*ticks)
-                for number, (axis, ticks) in enumerate(zip(self.axes, box, strict=True))
-                if number == 0 or axis.name in given or ticks != (0, axis.size)
-            }
+        return range_of_box(self.axes, box, dict(self.base.parts))
+
+    def planned(self, partitions: Iterable[Planned]) -> Plan:
+        """The plan with these partitions."""
+        return Plan(
+            partitions=tuple(partitions),
+            domain=Range.of({it.name: it.part(0, it.size) for it in self.axes}),
+            baseline=self.baseline,
+            requests=self.requests + len(self.answers),
+        )
+
+    def _missing(self) -> Iterator[tuple[int, Range]]:
+        for number, box in enumerate(self.needs):
+            if number not in self.answers:
+                yield number, self.base if self.baseline is None else self.range_of(box)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan(Rounds):
+    """A heatmap in the making."""
+
+    regions: tuple[Region, ...] = ()
+    rounds: int = 0
+    barred: tuple[int, ...] = ()  # axes that lost rows
+
+    def next_round(self) -> Scan:
+        return _moved_on(self)
+
+    def plan(self) -> Plan:
+        most = self.aim.most
+        regions = self.regions or (Region.uncut(self.whole),)
+        parts = [part for it in regions for part in ([it] if it.settled else cells_without_counts(it, most))]
+        return self.planned(
+            Planned(self.range_of(it.box), None if None in it.counts else it.rows, it.problem)
+            for it in join_to_at_most(parts, self.settings.most, most)
         )
 
     @cached_property
@@ -455,11 +475,6 @@ class Scan:
             return [self.whole]
         boxes = [box for region in self.regions for box in _wanted_boxes(self, region)]
         return boxes if self.requests + len(boxes) <= self.settings.budget else []
-
-    def _missing(self) -> Iterator[tuple[int, Range]]:
-        for number, box in enumerate(self.needs):
-            if number not in self.answers:
-                yield number, self.base if self.baseline is None else self.range_of(box)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -490,6 +505,17 @@ class Scan:
             rounds=stored["rounds"],
             barred=tuple(stored["barred"]),
         )
+
+
+def range_of_box(axes: Sequence[Axis], box: Box, given: Collection[str] = ()) -> Range:
+    """The first dimension is always named; another one only where it is cut: elsewhere no value is left out."""
+    return Range.of(
+        {
+            axis.name: axis.part(*ticks)
+            for number, (axis, ticks) in enumerate(zip(axes, box, strict=True))
+            if number == 0 or axis.name in given or ticks != (0, axis.size)
+        }
+    )
 
 
 def _cuts(scan: Scan, region: Region) -> dict[int, list[int]]:
@@ -570,6 +596,7 @@ PROBLEMS: Final = {
     "dense": "too dense to be divided",
     "budget": "large, because there were no counts left",
     "crowded": "large, because there may not be more",
+    "undivided": "large, and divided when they are read",
 }
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import Duration, duration
+from stepfast.config import is_whole
 from stepfast.errors import ConfigurationError
 from stepfast.runs.partitioning import heatmap as heatmap_scan
 from stepfast.runs.partitioning.contract import Plan, Planned, ask, checked, finished, learn, partitions
@@ -27,11 +28,17 @@ from stepfast.runs.partitioning.ranges import (
     steps_between,
     tiles,
 )
+from stepfast.runs.partitioning.sample import SAMPLE_KIND, Sample
 
 if TYPE_CHECKING:
     from stepfast.runs.partitioning.contract import Span
     from stepfast.runs.partitioning.dimension import Axis
     from stepfast.runs.partitioning.heatmap import Box
+
+
+def _check_number(what: str, name: str, value: object) -> None:
+    if not is_whole(value) or value < 1:
+        raise ConfigurationError(f"{what}({name}={value!r}): a whole number, 1 or more")
 
 
 # The frontier of partitions that are known from the start: all there is to learn is how many rows each has.
@@ -83,11 +90,13 @@ class Listed:
         )
 
 
-def restore(stored: Mapping[str, Any]) -> Scan | Listed:
+def restore(stored: Mapping[str, Any]) -> Scan | Sample | Listed:
     """A frontier from its JSON, whichever partitioner of this module it belongs to."""
     kind = stored.get("kind")
     if kind == heatmap_scan.HEATMAP_KIND:
         return Scan.from_json(stored)
+    if kind == SAMPLE_KIND:
+        return Sample.from_json(stored)
     if kind == LISTED_KIND:
         return Listed.from_json(stored)
     raise ConfigurationError(
@@ -105,6 +114,7 @@ TARGET: Final = 3_000  # rows: small enough that many workers share a run, large
 MOST_PARTITIONS: Final = 1_000
 LEAST_ROWS: Final = 1_000
 BUDGET: Final = 5_000
+LEAST_SAMPLE: Final = 10
 AT_ONCE: Final = 3
 
 
@@ -114,6 +124,9 @@ class Heatmap:
     `target`: rows of a partition, give or take a fifth. `fewest` and `most`: how many partitions, where the number of
     rows allows it; no partition is made smaller than `least_rows` for the sake of `fewest`. `budget`: counts that
     planning may ask for. `at_once`: how many of them in one step.
+
+    With `sample`, planning asks for at most so many counts, whatever the number of partitions: it takes the rows between
+    two counts to be evenly spread. A partition that then holds more than twice its estimate is divided when it is read.
     """
 
     counted = True
@@ -132,10 +145,17 @@ class Heatmap:
         least_rows: int = LEAST_ROWS,
         budget: int = BUDGET,
         at_once: int = AT_ONCE,
+        sample: int | None = None,
     ) -> None:
         self.dimensions = dimensions
         self.settings = Settings(
-            target=target, fewest=fewest, most=most, least_rows=least_rows, budget=budget, at_once=at_once
+            target=target,
+            fewest=fewest,
+            most=most,
+            least_rows=least_rows,
+            budget=budget,
+            at_once=at_once,
+            sample=sample,
         )
         if wrong := [it for it in dimensions if not hasattr(it, "name") or not hasattr(it, "within")]:
             raise ConfigurationError(
@@ -145,21 +165,23 @@ class Heatmap:
         if not dimensions or len(set(names)) < len(names):
             raise ConfigurationError(f"Heatmap needs dimensions with names of their own; it got {names}")
         for name, value in vars(self.settings).items():
-            if value < 1:
-                raise ConfigurationError(f"Heatmap({name}={value}): use 1 or more")
+            if name != "sample":
+                _check_number("Heatmap", name, value)
+        if sample is not None and (not is_whole(sample) or sample < LEAST_SAMPLE):
+            raise ConfigurationError(
+                f"Heatmap(sample={sample!r}): a number of counts, {LEAST_SAMPLE} or more; None counts each partition"
+            )
         if fewest > most:
             raise ConfigurationError(
                 f"Heatmap(fewest={fewest}, most={most}): there is no number between them"
             )
 
-    def start(self, window: Span | None = None, prior: Sequence[Range] = ()) -> Scan:  # noqa: ARG002 - counts know it
+    def start(self, window: Span | None = None, prior: Sequence[Range] = ()) -> Scan | Sample:  # noqa: ARG002 - counts know it
         """Begin to plan. The first thing to count is everything: a Range that names no dimension."""
-        return Scan(
-            axes=self.dimensions,
-            settings=self.settings,
-            base=EVERYTHING,
-            prior=self._boxes(prior),
-        )
+        axes, settings, boxes = self.dimensions, self.settings, self._boxes(prior)
+        if settings.sample is not None:
+            return Sample(axes=axes, settings=settings, prior=boxes)
+        return Scan(axes=axes, settings=settings, base=EVERYTHING, prior=boxes)
 
     def divide(self, outgrown: Range) -> Scan | None:
         """Begin to plan the pieces of one partition; None if it is as small as it can be."""
@@ -275,6 +297,7 @@ class KeyRanges:
         self.closed = closed
         self.counted = counted
         self.target = target
+        _check_number("KeyRanges", "target", target)
         for low, high in pairwise(self.cuts):
             Bounds(low, high, "left")  # refuses cuts that do not go upwards
 
@@ -290,7 +313,7 @@ class KeyRanges:
         counted: bool = False,
     ) -> KeyRanges:
         """As many pieces, of numbers that are spread evenly from `low` to `high`."""
-        if pieces < 1 or high <= low:
+        if not is_whole(pieces) or pieces < 1 or high <= low:
             raise ConfigurationError(
                 f"KeyRanges.even({dimension!r}, {low}, {high}, {pieces}): there is nothing to cut"
             )
@@ -301,7 +324,7 @@ class KeyRanges:
     @classmethod
     def hexadecimal(cls, dimension: str, pieces: int, *, counted: bool = False) -> KeyRanges:
         """As many pieces, of texts that begin with hexadecimal digits in lower case: random UUIDs, hashes."""
-        if not 1 <= pieces <= 16**DIGITS:
+        if not is_whole(pieces) or not 1 <= pieces <= 16**DIGITS:
             raise ConfigurationError(
                 f"KeyRanges.hexadecimal({dimension!r}, {pieces}): use 1 to {16**DIGITS} pieces"
             )
@@ -360,10 +383,10 @@ class TimeSlices:
         self.closed = closed
         self.counted = counted
         self.target = target
-        if not self.every or most < 1:
-            raise ConfigurationError(
-                f"TimeSlices(every={every!r}, most={most}): there must be a slice, and a time in it"
-            )
+        _check_number("TimeSlices", "most", most)
+        _check_number("TimeSlices", "target", target)
+        if not self.every:
+            raise ConfigurationError(f"TimeSlices(every={every!r}): there must be a time in a slice")
         Range.of({dimension: Bounds(since, None, closed)})  # checks the name and the time zone
 
     def start(self, window: Span, prior: Sequence[Range] = ()) -> Listed:  # noqa: ARG002 - the clock decides

@@ -12,7 +12,6 @@ import faulthandler
 import importlib
 import logging
 import os
-import pickle
 import queue
 import random
 import signal
@@ -22,7 +21,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from contextvars import copy_context
-from dataclasses import replace
 from logging.handlers import QueueHandler
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
@@ -30,18 +28,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from stepfast.coroutines import HandlerExit
+from stepfast.database.database import Database
+from stepfast.database.dialects import SQLITE
 from stepfast.database.drivers import open_database
-from stepfast.errors import AnswerError, ConfigurationError, LeaseLostError, StepCancelled
+from stepfast.errors import ConfigurationError, LeaseLostError, StepCancelled
+from stepfast.jobs.commit import effects_of
 from stepfast.jobs.dependencies import results_of_parents
-from stepfast.jobs.kinds import Kind, is_async
-from stepfast.jobs.outcome import Continue, Done, Effect, Ending, Snooze, Wait, effects_of
-from stepfast.jobs.payload import Arguments, Encoded, encode
-from stepfast.jobs.retry import describe, judge
+from stepfast.jobs.kinds import Kind, Kinds, is_async
+from stepfast.jobs.outcome import Continue, Done, Effect, Outcome, Snooze, Wait
+from stepfast.jobs.payload import Arguments
+from stepfast.jobs.retry import HandlerOutages, describe, judge
 from stepfast.jobs.step import Step
 from stepfast.telemetry import masking
+from stepfast.telemetry.current_step import CURRENT
 from stepfast.telemetry.logs import ConsoleFormatter, Lines
-from stepfast.telemetry.masking import read
-from stepfast.telemetry.traces import CURRENT
+from stepfast.telemetry.masking import hide_here, read, visible
+from stepfast.worker.isolation.effects import pack_effects
 from stepfast.worker.isolation.protocol import (
     PROCESS_NAME,
     Annotated,
@@ -55,16 +57,19 @@ from stepfast.worker.isolation.protocol import (
     Reported,
     RunStep,
     Setup,
-    receive,
-    send,
+    receive_order,
+    send_message,
+    sent_answer,
+    sent_verdict,
 )
 from stepfast.worker.memory import held, limited_memory
-from stepfast.worker.running import DONE, OUTCOMES, hide_arguments, logged_error
+from stepfast.worker.running import DONE, OUTCOMES, hidden_arguments, logged_error
 
 if TYPE_CHECKING:
     from stepfast.app_protocol import WholeApp
     from stepfast.jobs.step import Halt, Report
     from stepfast.telemetry import Fact
+    from stepfast.worker.isolation.protocol import Message
 
 
 LEAVE: Final = 5.0  # seconds that threads and exit hooks get once the worker is gone
@@ -102,12 +107,12 @@ class WorkerLink:
         self._connection = connection
         self._sending = threading.Lock()
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: Message) -> None:
         with self._sending, suppress(OSError):  # the worker is gone: the thread that listens ends us
-            send(self._connection, message)
+            send_message(self._connection, message)
 
     def receive(self) -> Any:
-        return receive(self._connection)
+        return receive_order(self._connection)
 
     def close_in_copy(self) -> None:
         """A handler has forked: the worker would take what the copy sends for our own words."""
@@ -123,8 +128,9 @@ class HandlerProgram:
         self._pid = os.getpid()
         self._orders: queue.SimpleQueue[tuple[RunStep, IsolatedStep] | None] = queue.SimpleQueue()
         self._step: IsolatedStep | None = None  # the one that was heard of last
-        self._kinds: dict[tuple[str, str], Kind] = {}
-        self._database_url = ""
+        self._handlers: dict[tuple[str, str], FoundHandler] = {}
+        self._database_url: str | None = None
+        self._outages = HandlerOutages(0, lambda: True)
         self._runner: asyncio.Runner | None = None
         self._heard = 0  # steps, by the thread that listens ...
         self._done = 0  # ... and by the one that runs them
@@ -150,6 +156,7 @@ class HandlerProgram:
 
     def _set_up(self, setup: Setup) -> None:
         self._database_url = setup.database_url
+        self._outages = HandlerOutages(hash(setup.database_url), lambda: True)
         sys.path[:] = setup.path
         spawn.prepare({"name": PROCESS_NAME, **setup.main})
         for name in setup.modules:
@@ -196,35 +203,39 @@ class HandlerProgram:
         time.sleep(LEAVE)
         os._exit(0)
 
-    def _run(self, order: RunStep, step: IsolatedStep) -> tuple[Any, ...]:
+    def _run(self, order: RunStep, step: IsolatedStep) -> Message:
         CURRENT.set(step)  # what it logs and enqueues belongs to this step
         try:
-            kind = self._kind(order)
-            if masking.any_rules():
-                hide_arguments(order.lease)
+            kind = self._kind(order, step)
+            hide_here(hidden_arguments(order.lease))
             with limited_memory(order.isolation.memory):
-                answer = self._call(kind, step, kind.read(order.lease.payload))
+                answer = self._call(kind, step, kind.arguments.decode(order.lease.payload))
             return answer_of(answer, step)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this step's
             if os.getpid() != self._pid:
                 _end_copy(error)
             interrupted = isinstance(error, asyncio.CancelledError | LeaseLostError | StepCancelled)
+            error = self._outages.excused(error, order.lease.job_id)
             verdict = judge(error, order.retry, order.lease.failures, random.random())
-            return Failed(step.fence, verdict, logged_error(error), interrupted, held())
+            return Failed(step.fence, sent_verdict(verdict), logged_error(error), interrupted, held())
 
-    def _kind(self, order: RunStep) -> Kind:
+    def _kind(self, order: RunStep, step: IsolatedStep) -> Kind:
         """The handler as this process knows it; its application works on the worker's database."""
         name = (order.isolation.module, order.isolation.name)
-        if name not in self._kinds:
+        if name not in self._handlers:
             found = find_handler(order)
             if found.app is not None:
                 self._use_database(found.app)
-            self._kinds[name] = found.kind
-        return self._kinds[name]
+            self._handlers[name] = found
+        handler = self._handlers[name]
+        if handler.app is not None:
+            step.kinds = handler.app.kinds
+        return handler.kind
 
     def _use_database(self, app: WholeApp) -> None:
-        before = app.use(open_database(self._database_url))
-        if before.url == self._database_url:
+        url = self._database_url
+        before = app.use(Database("", SQLITE, refuse_database) if url is None else open_database(url))
+        if before.url == url:
             app.use(before)  # as it was: a module may hold it
 
     def _call(self, kind: Kind, step: IsolatedStep, arguments: dict[str, Any]) -> Any:
@@ -248,7 +259,7 @@ def _end_copy(error: BaseException) -> NoReturn:
     """End a forked copy as Python ends a program."""
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         os._exit((error.code or 0) & 0xFF)
-    sys.stderr.write(f"{logged_error(error)}\n")
+    sys.stderr.write(f"{visible(logged_error(error))}\n")
     sys.stderr.flush()
     os._exit(1)
 
@@ -269,15 +280,22 @@ async def _awaited(step: IsolatedStep, coroutine: Any) -> Any:
         step.task = None
 
 
+def refuse_database() -> NoReturn:
+    raise ConfigurationError(
+        "this isolated handler is not given the database: add STEPFAST_DATABASE_URL to env=[…] of its job"
+    )
+
+
 # The step.
 
 
 class IsolatedStep(Step):
     """The step as its handler holds it: its reports go to the worker."""
 
-    def __init__(self, order: RunStep, worker: WorkerLink, database_url: str) -> None:
+    def __init__(self, order: RunStep, worker: WorkerLink, database_url: str | None) -> None:
         super().__init__(order.lease, self, order.worker_id)
         self.task: asyncio.Task[Any] | None = None  # of a coroutine: a halt cancels it
+        self.kinds = Kinds()  # that its application knows
         self._worker = worker
         self._database_url = database_url
 
@@ -285,8 +303,10 @@ class IsolatedStep(Step):
         self._worker.send(Reported(self.fence, report.percent, report.note, report.level, report.message))
 
     def results_of_parents(self, job_id: str) -> dict[str, Any]:
+        if self._database_url is None:
+            refuse_database()
         with closing(open_database(self._database_url)) as database, database.looking() as tx:
-            return results_of_parents(tx, job_id)
+            return results_of_parents(tx, job_id, self.kinds)
 
     def annotate(self, **ids: str | float) -> None:
         super().annotate(**ids)
@@ -346,36 +366,11 @@ def find_handler(order: RunStep) -> FoundHandler:
 
 def answer_of(answer: Any, step: Step) -> Answered:
     """What the worker commits. A plain value is a result; None is just done."""
-    ending: Ending = DONE if answer is None else answer if isinstance(answer, OUTCOMES) else Done(answer)
+    ending: Outcome = DONE if answer is None else answer if isinstance(answer, OUTCOMES) else Done(answer)
     effects: list[Effect] = []
     if isinstance(ending, Done | Continue | Snooze | Wait):
         effects = [*step.effects, *effects_of(ending)]
-        ending = _encoded(ending)
-    return Answered(step.fence, ending, _pickled(effects), held())
-
-
-def _encoded(ending: Done | Continue | Snooze | Wait) -> Ending:
-    """The ending without its effects, its result or cursor as the JSON that is stored."""
-    match ending:
-        case Done(None) | Snooze():
-            return replace(ending, effects=())
-        case Done(result):
-            return Done(Encoded(encode(result)))
-        case Continue() | Wait():
-            return replace(ending, cursor=Encoded(encode(ending.cursor, "cursor")), effects=())
-
-
-def _pickled(effects: list[Effect]) -> bytes | None:
-    if not effects:
-        return None
-    try:
-        return pickle.dumps(effects, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        raise AnswerError(
-            "effects",
-            f"of an isolated step travel to the worker's process, and one of them cannot ({error}): use step.upsert(…), a "
-            "function at the top of a module (functools.partial gives it its values), or a dataclass with apply(tx)",
-        ) from error
+    return Answered(step.fence, sent_answer(ending), pack_effects(effects), held())
 
 
 # Logs: they go to the worker, whose program knows what to do with them.

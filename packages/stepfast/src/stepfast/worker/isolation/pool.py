@@ -22,16 +22,25 @@ from typing import TYPE_CHECKING, Any, Final
 from stepfast.errors import StepCancelled
 from stepfast.telemetry import masking
 from stepfast.worker.isolation import guard
-from stepfast.worker.isolation.protocol import Setup, receive, refuse_worker_inside, send
+from stepfast.worker.isolation.protocol import Setup, receive_message, refuse_worker_inside, send_order
 
 if TYPE_CHECKING:
     from stepfast.jobs.kinds import Kinds
+    from stepfast.worker.isolation.protocol import Message
+
+    Env = tuple[str, ...] | None  # names of variables; None: all
 
 
 STALLED: Final = 10  # seconds after which the rest of a half message is not waited for
 LEAVE: Final = 1.0  # seconds for a process to end by itself
 MOST_STEPS: Final = 1_000  # of one process; then it is replaced, whatever it holds
 GROWTH: Final = 2.0  # times the memory after its first step; with more a process is replaced
+DATABASE_URL: Final = "STEPFAST_DATABASE_URL"
+# Variables without which Python, its libraries and texts do not work; no secrets.
+EVERYDAY: Final = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"}
+)
+EVERYDAY_PREFIXES: Final = ("LC_", "PYTHON")
 IDLE: Final = 60.0  # seconds after which all idle processes but one end
 
 
@@ -41,7 +50,8 @@ class HandlerProcess:
     One thread at a time talks to it; any thread may nudge that one.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, env: Env = None) -> None:
+        self.env = env
         ours, theirs = socket.socketpair()
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", STALLED, 0))
@@ -55,7 +65,11 @@ class HandlerProcess:
         with theirs:
             # A session of its own: its group can be killed with all that a handler has started, and a Ctrl-C is ours.
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env=environment_of(env),
             )
         self.group = self._process.pid
         self._connection = connection.Connection(ours.detach())
@@ -79,17 +93,17 @@ class HandlerProcess:
         """Whether it has ended, by itself or not."""
         return self._process.poll() is not None
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, order: tuple[Any, ...]) -> None:
         """Send it. A process that is gone, or stopped in the middle of a message, is found out by `receive`."""
         with suppress(OSError):
-            send(self._connection, message)
+            send_order(self._connection, order)
 
-    def receive(self, until: float | None) -> Any:
+    def receive(self, until: float | None) -> Message | None:
         """Its next message; None when we were nudged, or `until` (monotonic) has passed. Raises when it is gone."""
         left = None if until is None else max(0.0, until - time.monotonic())
         found = connection.wait(self._watched, left)
         if self._connection in found:
-            return receive(self._connection)
+            return receive_message(self._connection)
         if self._pidfd in found:
             raise EOFError  # although a process that it has started keeps its socket open
         if found:
@@ -173,14 +187,14 @@ class HandlerProcesses:
         self._guard: Guard | None = None
         self._closed = False
 
-    def take(self) -> HandlerProcess:
-        """A process for the next step; it may still be starting.
+    def take(self, env: Env = None) -> HandlerProcess:
+        """A process with this environment for the next step; it may still be starting.
 
         Called from a thread that lives as long as the worker: on Linux the process ends with the thread that started it.
         """
-        process = self._rested()
+        process = self._rested(env)
         if process is None:
-            process = self._start()
+            process = self._start(env)
             with self._lock:
                 self._busy.add(process)
         return process
@@ -193,8 +207,8 @@ class HandlerProcesses:
             self._rest(process)
             return
         self._end(process)
-        if not self._closed and not self._idle:
-            self._rest(self._start())
+        if not self._closed and not any(it.env == process.env for it in self._idle):
+            self._rest(self._start(process.env))
 
     def end_idle(self) -> None:
         """End processes that have been idle for long, all but one. Called now and then."""
@@ -220,15 +234,17 @@ class HandlerProcesses:
         if guardian is not None:
             guardian.end()
 
-    def _rested(self) -> HandlerProcess | None:
-        """The idle process that was used last. The death of an idle process is no crash of the step that comes next."""
+    def _rested(self, env: Env) -> HandlerProcess | None:
+        """The idle process of this environment that was used last. The death of an idle process is no crash of the step that comes next."""
         while True:
             with self._lock:
                 if self._closed:
                     raise StepCancelled("the worker is stopping")
-                if not self._idle:
+                fitting = [it for it in self._idle if it.env == env]
+                if not fitting:
                     return None
-                process = self._idle.pop()
+                process = fitting[-1]
+                self._idle.remove(process)
                 if not process.gone:
                     self._busy.add(process)
                     return process
@@ -248,23 +264,35 @@ class HandlerProcesses:
             if self._guard is not None:
                 self._guard.forget(process.group)
 
-    def _start(self) -> HandlerProcess:
-        modules = self._kinds.isolated_modules()
+    def _start(self, env: Env) -> HandlerProcess:
+        modules = self._kinds.isolated_modules(env)
         process = HandlerProcess(
             Setup(
                 path=list(sys.path),
                 main=_main() if "__main__" in modules else {},
                 modules=[name for name in modules if name != "__main__"],
-                database_url=self._database_url,
+                database_url=self._database_url if env is None or DATABASE_URL in env else None,
                 levels=_levels(),
                 rules=masking.rules(),
-            )
+            ),
+            env,
         )
         with self._lock:
             if not self._closed:
                 self._guard = self._guard or Guard()
                 self._guard.add(process.group)
         return process
+
+
+def environment_of(env: Env) -> dict[str, str] | None:
+    """The environment of such a process; None: ours. Variables that every program needs are always in it."""
+    if env is None:
+        return None
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in env or name in EVERYDAY or name.startswith(EVERYDAY_PREFIXES)
+    }
 
 
 def _levels() -> dict[str, int]:

@@ -7,18 +7,18 @@ make it last: the handler is asked to stop, and a while later its process is kil
 from __future__ import annotations
 
 import logging
-import pickle
 import random
 import signal
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast.errors import AnswerError, StepCancelled, StepCrashed, StepfastError
+from stepfast.errors import StepCancelled, StepCrashed, StepfastError
 from stepfast.jobs.retry import judge_crash
 from stepfast.jobs.step import Halt, Report, Reports, Step
 from stepfast.telemetry import happened
-from stepfast.telemetry.masking import any_rules
-from stepfast.telemetry.traces import CURRENT, current_trace
+from stepfast.telemetry.current_step import CURRENT
+from stepfast.telemetry.traces import current_trace
+from stepfast.worker.isolation.effects import unpack_effects
 from stepfast.worker.isolation.protocol import (
     Annotated,
     Answered,
@@ -31,11 +31,12 @@ from stepfast.worker.isolation.protocol import (
     Reported,
     RunStep,
 )
-from stepfast.worker.running import Running, Watch, hide_arguments
+from stepfast.worker.running import Running, Watch
 
 if TYPE_CHECKING:
     from stepfast.config import WorkerSettings
     from stepfast.jobs.kinds import Kind
+    from stepfast.jobs.lease import Lease
     from stepfast.jobs.outcome import Ending
     from stepfast.worker.isolation.pool import HandlerProcess, HandlerProcesses
     from stepfast.worker.leases import Waiting
@@ -91,17 +92,17 @@ class IsolatedRunning(Running):
 
     def begin(self) -> Ending:
         """Have the step run in a process; called on a thread that waits for it."""
-        CURRENT.set(self)
-        if any_rules():
-            self.hidden = hide_arguments(self.lease)  # what it logs is written here
+        CURRENT.set(self)  # what it logs is written here
         if self.watch is not None:
             self._announce(self.watch)
-        process = self._processes.take()
+        lease = self.kind.opened(self.lease)  # the process needs no key
+        assert self.kind.isolation is not None  # noqa: S101 - or it would not be here
+        process = self._processes.take(self.kind.isolation.env)
         usable = False
         self._distant.process = process
         try:
             self._wait_until_ready(process)
-            ending = self._converse(process)
+            ending = self._converse(process, lease)
             usable = True
         except (EOFError, OSError):
             ending = self._ended_by(process)
@@ -124,9 +125,9 @@ class IsolatedRunning(Running):
                     raise StepfastError(f"the process of an isolated step did not start within {START:g} s")
         self.started = time.monotonic()
 
-    def _converse(self, process: HandlerProcess) -> Ending:
+    def _converse(self, process: HandlerProcess, lease: Lease) -> Ending:
         assert self.kind.isolation is not None  # noqa: S101 - or it would not be here
-        lease = self.lease._replace(trace=current_trace())  # what it enqueues there belongs to the span here
+        lease = lease._replace(trace=current_trace())  # what it enqueues there belongs to the span here
         process.send(RunStep(lease, self.kind.isolation, self.kind.retry, self.step.worker_id))
         timeout = self.kind.timeout
         until = None if timeout is None else self.started + timeout.total_seconds()
@@ -172,12 +173,12 @@ class IsolatedRunning(Running):
         process.held = heard.held
         process.first = process.first or heard.held
         if isinstance(heard, Answered):
-            self.step.effects = [] if heard.effects is None else _unpickled(heard.effects)
-            return heard.ending
+            self.step.effects = [] if heard.effects is None else unpack_effects(heard.effects)
+            return heard.answer.ending()
         if heard.interrupted and self.step.halted is not None:
             return self.interrupted(StepCancelled(heard.text), self._reports)
         self._reports.put(Report(self.lease, None, None, "error", heard.text))
-        return heard.verdict
+        return heard.verdict.ending()
 
     def _ended_by(self, process: HandlerProcess) -> Ending:
         """The process is gone. If the step was asked to stop, that is why; otherwise it crashed."""
@@ -203,13 +204,3 @@ def describe_exit(code: int | None) -> str:
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     killer = " (nobody here did: perhaps the system ran out of memory)" if name == "SIGKILL" else ""
     return f"was killed by {name}{killer}"
-
-
-def _unpickled(effects: bytes) -> list[Any]:
-    try:
-        found: list[Any] = pickle.loads(effects)  # noqa: S301 - of our own child
-    except Exception as error:
-        raise AnswerError(
-            "effects", f"of an isolated step cannot be read in the worker's process: {error}"
-        ) from error
-    return found

@@ -4,9 +4,9 @@
 CREATE TABLE IF NOT EXISTS stepfast_dependency (
     child_id {key} NOT NULL,
     parent_id {key} NOT NULL,
-    bond VARCHAR(10) NOT NULL,
-    on_dead VARCHAR(10) NOT NULL,
-    state VARCHAR(10) NOT NULL,
+    bond {bond} NOT NULL,
+    on_dead {on_dead} NOT NULL,
+    state {edge_state} NOT NULL,
     PRIMARY KEY (child_id, parent_id)
 ) {table_options};
 

@@ -4,7 +4,7 @@
 -- Sending an event and beginning to wait for it both lock its name first: neither can miss the other.
 CREATE TABLE IF NOT EXISTS stepfast_event_name (
     id {label} NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL
+    at {instant} NOT NULL
 ) {table_options};
 
 CREATE INDEX {if_not_exists} stepfast_event_name_at ON stepfast_event_name (at);
@@ -14,8 +14,8 @@ CREATE TABLE IF NOT EXISTS stepfast_event (
     id {sequence},
     name {label} NOT NULL,
     event_id {key} NOT NULL,
-    sent_at BIGINT NOT NULL,
-    until_at BIGINT NOT NULL,
+    sent_at {instant} NOT NULL,
+    until_at {instant} NOT NULL,
     payload {document} NOT NULL
 ) {table_options};
 
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS stepfast_wait (
     name {label} NOT NULL,
     job_id {key} NOT NULL,
     fence BIGINT NOT NULL,
-    until_at BIGINT NOT NULL
+    until_at {instant} NOT NULL
 ) {table_options};
 
 CREATE INDEX {if_not_exists} stepfast_wait_of ON stepfast_wait (name, id);

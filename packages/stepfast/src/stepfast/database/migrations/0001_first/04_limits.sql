@@ -3,11 +3,11 @@
 
 CREATE TABLE IF NOT EXISTS stepfast_limit (
     id {label} NOT NULL PRIMARY KEY,
-    arrival_at BIGINT NOT NULL DEFAULT 0,
-    gap BIGINT NOT NULL DEFAULT 0,
-    tolerance BIGINT NOT NULL DEFAULT 0,
-    slots INTEGER NOT NULL DEFAULT 0,
-    due_at BIGINT
+    arrival_at {instant} NOT NULL DEFAULT 0,
+    gap {total} NOT NULL DEFAULT 0,
+    tolerance {total} NOT NULL DEFAULT 0,
+    slots {counter} NOT NULL DEFAULT 0,
+    due_at {instant}
 ) {table_options};
 
 -- only: postgresql, sqlite

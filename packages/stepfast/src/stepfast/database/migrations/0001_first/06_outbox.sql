@@ -11,12 +11,12 @@ CREATE TABLE IF NOT EXISTS stepfast_outbox (
     destination {key} NOT NULL,
     address {document} NOT NULL,
     dedupe_key {key},
-    state VARCHAR(10) NOT NULL DEFAULT 'waiting',
-    attempts INTEGER NOT NULL DEFAULT 0,
-    created_at BIGINT NOT NULL DEFAULT ({now}),
-    since_at BIGINT NOT NULL DEFAULT ({now}),
-    due_at BIGINT NOT NULL DEFAULT ({now}),
-    ended_at BIGINT,
+    state {message_state} NOT NULL DEFAULT 'waiting',
+    attempts {counter} NOT NULL DEFAULT 0,
+    created_at {instant} NOT NULL DEFAULT ({now}),
+    since_at {instant} NOT NULL DEFAULT ({now}),
+    due_at {instant} NOT NULL DEFAULT ({now}),
+    ended_at {instant},
     last_error {document},
     job_id {key},
     trace VARCHAR(55),
@@ -32,12 +32,12 @@ CREATE TABLE IF NOT EXISTS stepfast_outbox (
     destination {key} NOT NULL,
     address {document} NOT NULL,
     dedupe_key {key},
-    state VARCHAR(10) NOT NULL DEFAULT 'waiting',
-    attempts INTEGER NOT NULL DEFAULT 0,
-    created_at BIGINT NOT NULL DEFAULT ({now}),
-    since_at BIGINT NOT NULL DEFAULT ({now}),
-    due_at BIGINT NOT NULL DEFAULT ({now}),
-    ended_at BIGINT,
+    state {message_state} NOT NULL DEFAULT 'waiting',
+    attempts {counter} NOT NULL DEFAULT 0,
+    created_at {instant} NOT NULL DEFAULT ({now}),
+    since_at {instant} NOT NULL DEFAULT ({now}),
+    due_at {instant} NOT NULL DEFAULT ({now}),
+    ended_at {instant},
     last_error {document},
     job_id {key},
     trace VARCHAR(55),
@@ -74,7 +74,7 @@ CREATE INDEX {if_not_exists} stepfast_outbox_job ON stepfast_outbox (job_id);
 CREATE TABLE IF NOT EXISTS stepfast_destination (
     id {key} NOT NULL PRIMARY KEY,
     fence BIGINT NOT NULL DEFAULT 0,
-    leased_until BIGINT NOT NULL DEFAULT 0
+    leased_until {instant} NOT NULL DEFAULT 0
 ) {table_options};
 
 CREATE INDEX {if_not_exists} stepfast_destination_idle ON stepfast_destination (leased_until);
@@ -86,14 +86,14 @@ CREATE TABLE IF NOT EXISTS stepfast_alert (
     severity VARCHAR(10) NOT NULL,
     title VARCHAR(200) NOT NULL,
     body {document} NOT NULL,
-    raised BIGINT NOT NULL DEFAULT 0,
-    untold BIGINT NOT NULL DEFAULT 0,
-    first_at BIGINT NOT NULL,
-    last_at BIGINT NOT NULL,
-    quiet_for BIGINT,
-    quiet_until BIGINT NOT NULL DEFAULT 0,
-    notify_at BIGINT,
-    notified_at BIGINT,
+    raised {total} NOT NULL DEFAULT 0,
+    untold {total} NOT NULL DEFAULT 0,
+    first_at {instant} NOT NULL,
+    last_at {instant} NOT NULL,
+    quiet_for {total},
+    quiet_until {instant} NOT NULL DEFAULT 0,
+    notify_at {instant},
+    notified_at {instant},
     message_ids {document}
 ) {table_options};
 
@@ -108,12 +108,12 @@ CREATE INDEX {if_not_exists} stepfast_alert_last ON stepfast_alert (last_at);
 -- be committed after a younger one.
 CREATE TABLE IF NOT EXISTS stepfast_bookmark (
     id {key} NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL
+    at {instant} NOT NULL
 ) {table_options};
 
 CREATE TABLE IF NOT EXISTS stepfast_death (
     id {key} NOT NULL,
-    finished_at BIGINT NOT NULL,
+    finished_at {instant} NOT NULL,
     PRIMARY KEY (id, finished_at)
 ) {table_options};
 

@@ -3,7 +3,7 @@
 
 CREATE TABLE IF NOT EXISTS stepfast_message_queue (
     id {key} NOT NULL PRIMARY KEY,
-    created_at BIGINT NOT NULL DEFAULT ({now})
+    created_at {instant} NOT NULL DEFAULT ({now})
 ) {table_options};
 
 -- state: ready (also while it is held, or scheduled: visible_at tells), done, dead. `remembered` is the message's id for
@@ -13,12 +13,12 @@ CREATE TABLE IF NOT EXISTS stepfast_message (
     queue {key} NOT NULL,
     message_id {key} NOT NULL,
     remembered {key},
-    state VARCHAR(10) NOT NULL DEFAULT 'ready',
-    visible_at BIGINT NOT NULL DEFAULT ({now}),
+    state {queued_state} NOT NULL DEFAULT 'ready',
+    visible_at {instant} NOT NULL DEFAULT ({now}),
     fence BIGINT NOT NULL DEFAULT 0,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    sent_at BIGINT NOT NULL DEFAULT ({now}),
-    until_at BIGINT,
+    attempts {counter} NOT NULL DEFAULT 0,
+    sent_at {instant} NOT NULL DEFAULT ({now}),
+    until_at {instant},
     subject {label} NOT NULL,
     properties {document} NOT NULL,
     body {document} NOT NULL,
@@ -46,11 +46,11 @@ CREATE TABLE IF NOT EXISTS stepfast_dead_message (
     queue {label} NOT NULL,
     message_id {label} NOT NULL,
     subject {label} NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
+    attempts {counter} NOT NULL DEFAULT 0,
     reason {label} NOT NULL,
     detail {document} NOT NULL,
-    sent_at BIGINT,
-    found_at BIGINT NOT NULL DEFAULT ({now}),
+    sent_at {instant},
+    found_at {instant} NOT NULL DEFAULT ({now}),
     properties {document} NOT NULL,
     body {document} NOT NULL
 ) {table_options};

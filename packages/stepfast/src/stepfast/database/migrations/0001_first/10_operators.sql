@@ -2,13 +2,13 @@
 -- works in batches has one row: each batch adds what it touched, and ended_at stays empty until the last one.
 CREATE TABLE IF NOT EXISTS stepfast_audit (
     id {key} NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL,
-    ended_at BIGINT,
+    at {instant} NOT NULL,
+    ended_at {instant},
     who {label} NOT NULL,
     what {label} NOT NULL,
     subject {label} NOT NULL,
     why {document},
-    touched BIGINT NOT NULL,
+    touched {total} NOT NULL,
     detail {document}
 ) {table_options};
 
@@ -18,14 +18,14 @@ CREATE INDEX {if_not_exists} stepfast_audit_subject ON stepfast_audit (subject, 
 -- Names of fields that applications hide, so that the command line, which loads no application, hides them too.
 CREATE TABLE IF NOT EXISTS stepfast_mask (
     id {label} NOT NULL PRIMARY KEY,
-    seen_at BIGINT NOT NULL
+    seen_at {instant} NOT NULL
 ) {table_options};
 
 -- An id of these tables, since databases of two servers may have the same name. One row that never changes.
 CREATE TABLE IF NOT EXISTS stepfast_installation (
     id INTEGER NOT NULL PRIMARY KEY,
     name {key} NOT NULL,
-    made_at BIGINT NOT NULL
+    made_at {instant} NOT NULL
 ) {table_options};
 
 -- only: sqlite
