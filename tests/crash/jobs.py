@@ -236,6 +236,23 @@ def keep_interpreter_too_long(step: Step, seconds: float) -> None:
     note("answered", step)
 
 
+@app.job(timeout="500ms", retry=Retry(attempts=1))
+async def keep_event_loop_too_long(seconds: float) -> None:
+    """The same on the event loop, where fast steps run before and after it."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+@app.job()
+def leave_an_orphan(step: Step, gate: str) -> None:
+    """Leave a process behind whose parent has ended: the first process of the system gets it."""
+    if not (parent := os.fork()):
+        if not os.fork():
+            while not is_open(gate, step):
+                time.sleep(LOOK)
+        os._exit(0)
+    os.waitpid(parent, 0)
+
+
 @app.job()
 def leave_a_copy(step: Step, gate: str) -> None:
     """Fork a process that holds all our sockets, and goes on when we are gone."""

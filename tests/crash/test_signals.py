@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from devtools.processes import wait_until_gone
 from tests.crash.feeds import hanging
+from tests.crash.workers import PATIENCE
 from tests.support import rows
 from tests.support.feeds import prepare
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.crash.workers import Fleet
 
 STUCK = BROKEN = 70
@@ -295,6 +301,130 @@ def test_a_closed_terminal_is_a_polite_stop(fleet: Fleet) -> None:
     assert worker.ended() == 0
     assert fleet.effects() == {("hold-1", 0): 1}
     assert not fleet.journal("told")
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """A terminal: the end at which a person sits, and the end of the program."""
+    person, program = pty.openpty()
+    yield person, program
+    for end in (person, program):
+        with suppress(OSError):
+            os.close(end)
+
+
+@on_sqlite
+def test_ctrl_c_in_a_terminal_is_one_signal(fleet: Fleet, terminal: tuple[int, int]) -> None:
+    """The terminal sends it to the guardian and to all workers."""
+    person, program = terminal
+    fleet.enqueue("hold", 4, gate="open")
+    worker = fleet.worker(processes=2, concurrency=2, grace=600, terminal=program)
+    fleet.wait_for("started", 4)
+
+    os.write(person, b"\x03")
+    worker.says("worker.stopping", times=2)
+    fleet.open("open")
+
+    assert worker.ended() == 0
+    assert set(fleet.effects().values()) == {1}
+    assert not fleet.journal("told")
+
+
+@on_sqlite
+def test_a_second_ctrl_c_in_a_terminal_gives_everything_back(fleet: Fleet, terminal: tuple[int, int]) -> None:
+    person, program = terminal
+    fleet.enqueue("hold", gate="open")
+    worker = fleet.worker(grace=600, terminal=program)
+    fleet.wait_for("started")
+
+    os.write(person, b"\x03")
+    worker.says("worker.stopping")
+    os.write(person, b"\x03")
+
+    assert worker.ended() == 0
+    _was_given_back(fleet, "hold-1")
+
+
+@on_sqlite
+def test_the_end_of_a_terminal_is_a_polite_stop(fleet: Fleet, terminal: tuple[int, int]) -> None:
+    person, program = terminal
+    fleet.enqueue("hold", 2, gate="open")
+    worker = fleet.worker(processes=2, concurrency=1, grace=600, terminal=program)
+    fleet.wait_for("started", 2)
+    os.close(program)
+
+    os.close(person)
+    worker.says("worker.stopping", times=2)
+    fleet.open("open")
+
+    assert worker.ended() == 0
+    assert set(fleet.effects().values()) == {1}
+    assert not fleet.journal("told")
+
+
+@on_sqlite
+def test_ctrl_z_stops_all_processes_and_fg_continues_them(fleet: Fleet, terminal: tuple[int, int]) -> None:
+    fleet.enqueue("hold", gate="open")
+    worker = fleet.worker(lease=600, terminal=terminal[1])
+    fleet.wait_for("started")
+    everyone = [worker.pid, *worker.children()]
+
+    worker.signal(signal.SIGTSTP)
+    rows.eventually(lambda: all(_is_stopped(pid) for pid in everyone), PATIENCE)
+    fleet.open("open")
+    os.kill(worker.pid, signal.SIGCONT)
+    fleet.wait_until_done()
+
+    assert fleet.effects() == {("hold-1", 0): 1}
+
+
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@on_sqlite
+def test_signals_of_the_application_are_passed_on_and_do_not_end_a_worker_that_starts(fleet: Fleet) -> None:
+    fleet.target = "tests.crash.slow_app:app"
+    worker = fleet.worker()
+    rows.eventually((fleet.folder / "importing").exists, PATIENCE)
+
+    worker.signal(signal.SIGUSR1)
+    fleet.open("import")
+    worker.says("worker.started")
+    early = (fleet.folder / "SIGUSR1").exists()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        worker.signal(number)
+        rows.eventually((fleet.folder / number.name).exists, PATIENCE)
+    worker.signal(signal.SIGTERM)
+
+    assert not early
+    assert worker.ended() == 0
+
+
+@on_sqlite
+def test_a_guardian_as_the_first_process_of_a_container(fleet: Fleet) -> None:
+    """It cannot be stopped by Ctrl-Z, and reaps the processes that others have left; a dead worker is replaced."""
+    fleet.enqueue("leave_an_orphan", gate="leave")
+    as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    container = fleet.worker(prefix=["unshare", *as_root, "--pid", "--fork", "--mount-proc", "--kill-child"])
+    fleet.wait_until_done()
+    guardian, worker, orphan = container.children()
+    fleet.enqueue("hold", gate="open")
+    fleet.wait_for("started")
+
+    os.kill(guardian, signal.SIGTSTP)
+    fleet.open("leave")
+    rows.eventually(lambda: not Path(f"/proc/{orphan}").exists(), PATIENCE)
+    fleet.enqueue("brief")
+    fleet.wait_for("started", job="brief-1")
+    os.kill(worker, signal.SIGKILL)
+    container.says("worker.ended number=1 code=-9")
+    fleet.open("open")
+    fleet.wait_until_done()
+    os.kill(guardian, signal.SIGTERM)
+
+    assert container.ended() == 0
+    assert fleet.effects() == {("hold-1", 0): 1, ("brief-1", 0): 1}
 
 
 @on_sqlite

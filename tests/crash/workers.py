@@ -32,18 +32,26 @@ class WorkerProcess:
     """`stepfast worker`, with its words in a file."""
 
     def __init__(
-        self, command: list[str], environment: dict[str, str], log: Path, stderr: int | None = None
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        log: Path,
+        stderr: int | None = None,
+        terminal: int | None = None,
     ) -> None:
         self.log = log
+        at_terminal = (
+            [] if terminal is None else ["setsid", "--ctty"]
+        )  # it is the terminal of all its processes
         with log.open("wb") as words:
             self._process = subprocess.Popen(
-                command,
+                [*at_terminal, *command],
                 cwd=ROOT,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if terminal is None else terminal,
                 stdout=words,
                 stderr=words if stderr is None else stderr,
-                start_new_session=True,
+                start_new_session=terminal is None,
             )
         self.pid = self._process.pid
 
@@ -139,14 +147,17 @@ class Fleet:
         url: str | None = None,
         streams: bool = True,
         stderr: int | None = None,
+        terminal: int | None = None,
         ignoring: Sequence[signal.Signals] = (),
         guardian: bool = True,
+        prefix: Sequence[str] = (),
         **options: Any,
     ) -> WorkerProcess:
         """Start one. `constants` are set in the process, for what a test cannot wait for.
 
         Without `streams`, its stdin, stdout and stderr are closed. It starts with the signals of `ignoring` ignored.
-        Without a `guardian` it is one process, whose exit code is its own.
+        Without a `guardian` it is one process, whose exit code is its own. `terminal` is where its user sits, and `prefix`
+        a command that starts it.
         """
         environment = self.environment(url, constants)
         if not guardian:
@@ -157,7 +168,7 @@ class Fleet:
             closed = "" if streams else "<&- >&- 2>&-"
             command = ["sh", "-c", f'{words}exec "$@" {closed}', "sh", *command]
         log = self.folder / f"worker-{len(self.workers)}.log"
-        worker = WorkerProcess(command, environment, log, stderr)
+        worker = WorkerProcess([*prefix, *command], environment, log, stderr, terminal)
         self.workers.append(worker)
         return worker
 
@@ -176,9 +187,9 @@ class Fleet:
         """Let the handlers that wait for this file go on."""
         (self.folder / gate).touch()
 
-    def enqueue(self, kind: str, jobs: int = 1, /, **arguments: Any) -> list[str]:
-        """Jobs of a kind that only the workers know; a plain INSERT is a valid enqueue."""
-        ids = [f"{kind}-{number}" for number in range(1, jobs + 1)]
+    def enqueue(self, kind: str, jobs: int = 1, first: int = 1, /, **arguments: Any) -> list[str]:
+        """Jobs of a kind that only the workers know, numbered from `first`; a plain INSERT is a valid enqueue."""
+        ids = [f"{kind}-{number}" for number in range(first, first + jobs)]
         payload = json.dumps(arguments)
         with self.app.transaction() as tx:
             tx.execute_many(
