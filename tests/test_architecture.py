@@ -21,8 +21,8 @@ import stepfast_emulators
 from stepfast import applications, reports, tasks, testing, transports, webhooks
 from stepfast.applications import commands
 from stepfast.database.dialects import DIALECTS, Dialect
-from stepfast.errors import READY_STATE
 from stepfast.jobs.state import TRANSITIONS, JobState
+from stepfast.suspects import READY_STATE
 from stepfast.telemetry.events import EVENTS, STEP_FIELDS
 from tests.support.public_modules import private_imports
 from tests.support.statements import statements

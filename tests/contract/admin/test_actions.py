@@ -12,19 +12,13 @@ from stepfast.admin.dead_letters import purge_dead_letter
 from stepfast.admin.jobs import cancel, retry, show_job
 from stepfast.admin.workers import pause_queue, resume_queue
 from stepfast.database.wakeup import CANCEL
-from stepfast.errors import (
-    CRASH_GROUP,
-    ConfigurationError,
-    DuplicateKeyError,
-    LeaseLostError,
-    NotFoundError,
-    StateError,
-)
+from stepfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostError, NotFoundError, StateError
 from stepfast.jobs.commit import CommitState, commit, commit_states
 from stepfast.jobs.dead_letters import revive
 from stepfast.jobs.lease import claim
 from stepfast.jobs.outcome import Done, Stop
 from stepfast.jobs.state import JobState
+from stepfast.suspects import CRASH_GROUP
 from tests.support import rows
 from tests.support.jobs_in_every_state import died, ended, expire, greeting, leased
 

@@ -9,10 +9,11 @@ import pytest
 from stepfast.admin import dead_letters as dead_letter_actions
 from stepfast.admin.dead_letters import Retried, count_dead, purge_dead, retry_dead
 from stepfast.admin.workers import reset_leases
-from stepfast.errors import CRASH_NOTE, LeaseLostError
+from stepfast.errors import LeaseLostError
 from stepfast.jobs.commit import commit
 from stepfast.jobs.dead_letters import Filter
 from stepfast.jobs.outcome import Bury, Done
+from stepfast.suspects import CRASH_NOTE
 from tests.support import rows
 from tests.support.jobs_in_every_state import died, expire, greeting, leased
 

@@ -15,7 +15,6 @@ from stepfast import Continue, Done, JobState, Reject, Snooze, Stepfast, Upsert
 from stepfast.config import MAX_PAYLOAD
 from stepfast.database.connection import Connection, Transaction
 from stepfast.errors import (
-    CRASH_GROUP,
     AnswerError,
     ConstraintError,
     ContentionError,
@@ -28,6 +27,7 @@ from stepfast.errors import (
 from stepfast.jobs.commit import CommitState, commit_states, finish_many
 from stepfast.jobs.outcome import Again, Bury, Call, GiveBack, Stop
 from stepfast.jobs.state import TRANSITIONS
+from stepfast.suspects import CRASH_GROUP
 from tests.support import rows
 from tests.support.engine import (
     ALICE,

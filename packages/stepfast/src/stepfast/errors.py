@@ -46,16 +46,10 @@ StepfastError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
-
-
-CRASH_NOTE: Final = "Lease expired - worker crashed or timed out"
-CRASH_GROUP: Final = CRASH_NOTE  # the error group of a live job that is a suspect, or was leased as one
-# The state of a job that may run now, as SQL: every statement that makes a job ready uses it, so that a suspect stays one.
-READY_STATE: Final = f"CASE WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END"
 
 
 def install_hint(extra: str = "", *, package: str = "stepfast") -> str:

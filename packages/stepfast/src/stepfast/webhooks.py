@@ -4,7 +4,8 @@
 
     webhook_id = verify(request.body, request.headers, secrets=["whsec_…"])
 
-It imports no HTTP client and no database driver: a receiver stays small.
+It imports no HTTP client and no database driver: a receiver stays small. These are public names only; how a webhook is
+signed and sent is in `notifications/webhook.py`.
 """
 
 from __future__ import annotations

@@ -16,12 +16,13 @@ from stepfast.clock import moment
 from stepfast.database.statement import sql
 from stepfast.database.stored import stored_document, stored_state
 from stepfast.encryption import ENCRYPTED, is_sealed, opened
-from stepfast.errors import READY_STATE, ContentionError, NotFoundError, StateError
+from stepfast.errors import ContentionError, NotFoundError, StateError
 from stepfast.jobs import dead_letters
 from stepfast.jobs.cancel import cancel_jobs
 from stepfast.jobs.payload import to_json
 from stepfast.jobs.state import ENDED, LIVE, JobState
 from stepfast.jobs.wait import cursor_and_wait
+from stepfast.suspects import READY_STATE
 from stepfast.telemetry.masking import masked_document, without_secrets
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """`Operator`: everything that an operator may see and do. `app.operator` and the command line both go through it.
 
 So Python code and a person at a terminal can do the same things, with the same words. A method that looks reads in one
-transaction; a method that acts changes something in one transaction, or in batches, and is recorded in the audit.
+transaction; a method that acts changes something in one transaction, or in batches, and is recorded in the audit. Each
+method calls a function in the module of its noun: `retry` is `retry` of `admin/jobs.py`, `retry_debt` is in `admin/debts.py`.
 """
 
 from __future__ import annotations

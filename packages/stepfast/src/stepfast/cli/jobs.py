@@ -1,6 +1,7 @@
 """`stepfast jobs`: look at jobs, watch them, revive them, stop them.
 
-Every command calls a method of `Operator` (`admin/operator.py`), as Python code does with `app.operator`.
+Every command calls a method of `Operator` (`admin/operator.py`), as Python code does with `app.operator`; what it does is
+in `admin/jobs.py`.
 """
 
 from __future__ import annotations

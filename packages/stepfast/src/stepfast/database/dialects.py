@@ -1,6 +1,7 @@
 """The words that statements use and the three databases spell differently: `{now}`, `{skip_locked}`, `{any_of}` …
 
-A statement that needs a text of its own for one database carries it as an override, with the reason beside it.
+`sql` in `statement.py` puts them into the text of a statement. A statement that needs a text of its own for one database
+carries it as an override, with the reason beside it.
 """
 
 from __future__ import annotations

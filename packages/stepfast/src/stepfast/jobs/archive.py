@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from stepfast.clock import new_fence
 from stepfast.database.statement import sql
-from stepfast.errors import READY_STATE
 from stepfast.jobs.end_webhook import stage_failure_webhooks
+from stepfast.suspects import READY_STATE
 from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:

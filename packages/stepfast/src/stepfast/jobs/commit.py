@@ -9,7 +9,8 @@ one that never happened (`commit_states`).
 
 Most steps have no effects: `finish_many` and `continue_here` end many of them in one transaction.
 
-`worker/committer.py` opens the transaction, puts steps together, and tries again; `archive.py` is where an ended job goes.
+`worker/running.py` makes an `Ending` of the handler's answer or exception; `worker/committer.py` opens the transaction, puts
+steps together, and tries again; `archive.py` is where an ended job goes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from stepfast.clock import duration, micros, new_fence
 from stepfast.database.statement import sql
-from stepfast.errors import CRASH_GROUP, READY_STATE, ConfigurationError, DatabaseError, LeaseLostError
+from stepfast.errors import ConfigurationError, DatabaseError, LeaseLostError
 from stepfast.jobs.archive import ARCHIVE_COLUMNS, archive, end_jobs, parents_ended
 from stepfast.jobs.events import await_event
 from stepfast.jobs.outcome import (
@@ -42,6 +43,7 @@ from stepfast.jobs.outcome import (
 from stepfast.jobs.payload import encode
 from stepfast.jobs.retry import grouped
 from stepfast.jobs.wait import callback_event, waiting_cursor
+from stepfast.suspects import CRASH_GROUP, READY_STATE
 from stepfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:

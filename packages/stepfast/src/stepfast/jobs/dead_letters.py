@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import moment, new_fence
 from stepfast.database.statement import sql
-from stepfast.errors import READY_STATE, ContentionError, DuplicateKeyError, NotFoundError, StateError
+from stepfast.errors import ContentionError, DuplicateKeyError, NotFoundError, StateError
 from stepfast.jobs.archive import AWAITED_PARENTS, PURGED, parents_ended
 from stepfast.jobs.cancel import Stopped, cancel_jobs
 from stepfast.jobs.dependencies import wait_again
 from stepfast.jobs.keys import OWN_KEY
+from stepfast.suspects import READY_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,8 +2,8 @@
 
 A job that has not begun takes the call's payload in (`on_duplicate="merge"`), and may wait until no further call has
 come for a while (`debounce`). A job that runs cannot: it gets a successor, which waits under a key of its own
-("(after) …"), takes in all further calls, and becomes the holder of the key when the running one has ended. The unique
-index is the guard: only the holder of a key is ever run.
+("(after) …"), takes in all further calls, and becomes the holder of the key when the running one has ended (`Promotion` in
+`worker/maintenance.py`). The unique index is the guard: only the holder of a key is ever run.
 """
 
 from __future__ import annotations
@@ -16,17 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from stepfast.clock import Duration, duration, micros, new_fence
 from stepfast.database.statement import sql
 from stepfast.encryption import handed_over
-from stepfast.errors import (
-    READY_STATE,
-    ArgumentsError,
-    ConfigurationError,
-    ConstraintError,
-    ContentionError,
-)
+from stepfast.errors import ArgumentsError, ConfigurationError, ConstraintError, ContentionError
 from stepfast.jobs.enqueue import JobRow, enqueue_many, insert_job, wake_workers
 from stepfast.jobs.keys import LONGEST_KEY, SUCCESSOR_PREFIX, TRIES, keys_with_successor
 from stepfast.jobs.payload import decode
 from stepfast.jobs.state import Enqueued, NewJob
+from stepfast.suspects import READY_STATE
 from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:

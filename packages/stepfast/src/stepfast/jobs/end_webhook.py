@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from stepfast.clock import moment
 from stepfast.database.statement import sql
-from stepfast.errors import CRASH_GROUP, ArgumentsError, StepfastError
+from stepfast.errors import ArgumentsError, StepfastError
 from stepfast.jobs.payload import encode, to_json
+from stepfast.suspects import CRASH_GROUP
 from stepfast.telemetry import when_committed
 from stepfast.telemetry.traces import traceparent_of_job
 

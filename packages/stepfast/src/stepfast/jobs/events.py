@@ -15,10 +15,11 @@ from stepfast.clock import Duration, duration, micros, new_id
 from stepfast.database.lending import within
 from stepfast.database.statement import sql
 from stepfast.encryption import is_sealed, keyring
-from stepfast.errors import READY_STATE, ConfigurationError, ContentionError
+from stepfast.errors import ConfigurationError, ContentionError
 from stepfast.jobs.keys import remember_key
 from stepfast.jobs.payload import encode
 from stepfast.jobs.wait import arrived_cursor, checked_event
+from stepfast.suspects import READY_STATE
 from stepfast.telemetry import when_committed
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ worker remembers the lowest time it saw (`hint`) and starts there; at least once
 A lease has no end of its own: it is in force as long as its worker renews its row (`worker/heartbeat.py`). The loop
 that decides which queue to claim from, when and how much is in `worker/claimer.py`.
 
-Also here: which queues have work, and the ageing of priorities.
+Also here: the claim of suspects (`claim_suspects`), which queues have work, and the ageing of priorities.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ started, its job is charged with the crash; of several, none is. A job whose ste
 from the other jobs, in a disposable process (`worker/claimer.py`), together with a few other suspects. If that process
 dies too, or if the step had run for long, the job runs `alone` from then on: nothing else runs in that process, and the
 next death is charged to it. After `crash_limit` charges it is dead. Without a report all jobs that the worker held are
-suspects. A suspect that is scheduled or held is known by its `error_group`.
+suspects. A suspect that is scheduled or held is known by its `error_group` (`suspects.py`). The claim of suspects is
+`claim_suspects` in `jobs/lease.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import new_fence
 from stepfast.database.statement import sql
-from stepfast.errors import CRASH_GROUP, CRASH_NOTE, READY_STATE, StepTimeout
+from stepfast.errors import StepTimeout
 from stepfast.jobs.archive import end_jobs
 from stepfast.jobs.commit import commit
 from stepfast.jobs.lease import MANUAL_OWNER, Lease
@@ -30,6 +31,7 @@ from stepfast.jobs.outcome import Again, Bury, Stop
 from stepfast.jobs.retry import Retry, describe, fingerprint, judge
 from stepfast.limits.limit_rows import look_at_limits_of_jobs
 from stepfast.process_identity import process_is_gone, process_lives
+from stepfast.suspects import CRASH_GROUP, CRASH_NOTE, READY_STATE
 from stepfast.telemetry import trace_id_of, when_committed
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 class JobState(StrEnum):
     SCHEDULED = "scheduled"  # waits for `ready_at`: a delay, a retry, a snooze
     READY = "ready"  # may be leased
-    SUSPECT = "suspect"  # was on board when a worker died; may be leased, alone
+    SUSPECT = "suspect"  # was running when a worker died; may be leased, apart from other jobs
     LEASED = "leased"  # one living worker holds it
     HELD = "held"  # waits for room in a limit, or for the end of the job whose key it will have
     WAITING = "waiting"  # comes after other jobs, which are not done

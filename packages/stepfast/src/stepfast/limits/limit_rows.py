@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stepfast.clock import micros, new_fence
 from stepfast.database.connection import as_document
 from stepfast.database.statement import sql
-from stepfast.errors import READY_STATE
 from stepfast.limits.limit import Limit, arrival_after, is_of, room_in_rate
 from stepfast.limits.limit import limit_id as id_of
+from stepfast.suspects import READY_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """The life of a run: what ends each of its states, and what begins the next. The functions stand in this order.
 
     planning ── plan.FanOut ──► fetching        every partition has a job of its own, which reads its pages
-                                   │            partition_ended: in the commit of its last page, or by the watchdog if its job gave up
+                                   │            partition_ended: in the commit of its last page (page.py), or by the watchdog if its job gave up
                                    │            end_fetching: by the partition that ends last; failed, if one failed
                                    ▼
                                 applying        begin_consolidation: one round, divided into shards (consolidation.py)
@@ -15,7 +15,7 @@
 
 A run whose planning, consolidation or sweep has lost its job for good is failed by `job_died`; `advice` is what an
 operator may do about a run in each state. All functions write in the caller's transaction, and every arrow is guarded
-by the state that it leaves: of two processes that decide about a run, one does.
+by the state that it leaves (`move_run` and `end_run` in `run.py`): of two processes that decide about a run, one does.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ The source is asked outside of any transaction, under the step's lease. Nothing 
 be written is the effect that the step answers with, so that it happens with the next step or not at all. One statement
 of it moves the partition on from the request that the step made, and ends it if this was the last. If that matches
 nothing, the partition was restarted, cancelled or read by another job: everything rolls back, and the step looks again.
+
+What the answer of a source means is decided in `paging/decide.py`; the cursor is moved by `partition.py`, and the rows are
+written by `raw_rows.py`.
 """
 
 from __future__ import annotations

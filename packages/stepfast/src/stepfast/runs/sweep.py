@@ -1,12 +1,13 @@
 """One step of a sweep: count a part of the feed, or strike a batch of rows. The last one completes the run.
 
     counting ──► striking ──► done ──► complete
-        └──► held, if too many rows would go: a person approves or declines
+        └──► held, if too many rows would go: a person approves or declines (`admin/sweeps.py`, which also undoes a sweep)
 
 `lifecycle.py` decides whether a run is swept, and begins it; the statements are in `sweep_rows.py`, the limits of a sweep in
 `feed.Sweep`.
 
-A strike: one full run did not see the row. After as many of them as the feed's `Sweep` says, the row is gone.
+A strike: one full run did not see the row. After as many of them as the feed's `Sweep` says, the row is gone. A row that is
+seen again loses its strikes, and comes back (`raw_rows.py`).
 
 The rows to strike are looked for outside of any transaction, in stretches, so that no statement takes long on a large
 feed. The commit looks again at the few that were found, and locks them: a row that was observed meanwhile is left alone.

@@ -3,7 +3,8 @@
     map_rows (no database) ──► TargetWrite.apply, in the step's commit: mark ──► store ──► quarantine
 
 The raw rows are marked first, under the content that was read, which also locks them. Then the target rows are written
-of those that were still so.
+of those that were still so: by the feed's `store` (`feed.py`), which is an upsert in chunks (`database/upsert.py`) unless
+the feed has another way.
 """
 
 from __future__ import annotations

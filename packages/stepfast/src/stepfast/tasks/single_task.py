@@ -1,6 +1,7 @@
 """One task, in a process made for it: the environment variable `TASK_DATA` has it, and the exit code says how it ended.
 
-`tasks/command.py` chooses this mode when the variable is set.
+`tasks/command.py` chooses this mode when the variable is set, `tasks/store.py` makes a job of the task, and
+`tasks/enqueued_jobs.py` runs the jobs that its handler enqueues.
 
 The work is done by a child process, an ordinary worker that serves a queue in which this task stands alone. The parent
 runs none of the user's code meanwhile. So whatever becomes of the child, the parent is there: to start another one where

@@ -5,7 +5,7 @@ for how long ids are remembered: see docs/howto/azure-service-bus.md for how to 
 is lost is sent again with the same id, which a queue with duplicate detection swallows.
 
 The open connections, and errors of the SDK as our own, are in `service_bus_links.py`; making and counting queues is in
-`service_bus_administration.py`; the contract that all transports keep is `contract.py`.
+`service_bus_administration.py`; the contract that all transports keep is `contract.py`, and `open.py` chooses the transport.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which jobs to take, and when: the loop that turns ready rows into leases of this process.
 
-A claim takes jobs in their order. `Admission` (`worker/admission.py`) then asks their limits, and the leases that it admits
-are handed to the event loop.
+A claim takes jobs in their order (`jobs/lease.py`); how many are wanted, `Leases` decides (`worker/leases.py`). `Admission`
+(`worker/admission.py`) then asks their limits, and the leases that it admits wait in `Leases` for the event loop.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Steps that are done and have no effects share a transaction: everything that end
 goes into the next one. Continuations whose effects allow it share one, too. Any other step has a transaction of its own.
 
 Nothing is dropped while the database is away: answers wait here. A COMMIT whose answer was lost is decided by the fences.
+
+`worker/execution.py` puts ended steps in (`Committer.put`); what a transaction writes is in `jobs/commit.py`.
 """
 
 from __future__ import annotations

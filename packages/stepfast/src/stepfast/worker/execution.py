@@ -1,4 +1,7 @@
-"""Run handlers: coroutines on the event loop, plain functions on threads, isolated ones in processes; all under a timeout."""
+"""Run handlers: coroutines on the event loop, plain functions on threads, isolated ones in processes; all under a timeout.
+
+What the answer or the exception of a handler means is in `worker/running.py`; ended steps go to `worker/committer.py`.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,10 @@ It runs on a thread and a connection of its own and touches nothing else, so tha
 can make the process look dead. Before each beat the worker enforces deadlines: a step that runs past its time is not
 vouched for. After it the heartbeat looks which running steps were cancelled or replaced.
 
-The death of a worker is noticed by the other workers: `Rescue` in `worker/rescue.py` declares a worker dead whose
-process is gone or whose row was not renewed in time, and takes its jobs back (`jobs/rescue.py`).
+The guardian of the process (`worker/guardian.py`) renews the row while the interpreter does not answer, and declares the
+worker dead as soon as its process has ended; it writes through `worker/deputy.py`. Where there is no guardian any more, other
+workers notice the death: `Rescue` in `worker/rescue.py` declares a worker dead whose process is gone or whose row was not
+renewed in time, and takes its jobs back (`jobs/rescue.py`).
 """
 
 from __future__ import annotations

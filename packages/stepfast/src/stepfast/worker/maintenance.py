@@ -16,7 +16,7 @@ from stepfast.clock import micros
 from stepfast.database.database import persist
 from stepfast.database.dialects import Plans
 from stepfast.database.statement import sql
-from stepfast.errors import READY_STATE, ContentionError
+from stepfast.errors import ContentionError
 from stepfast.jobs.archive import NOT_NEEDED, not_needed
 from stepfast.jobs.commit import give_back
 from stepfast.jobs.dead_letters import purge
@@ -26,6 +26,7 @@ from stepfast.jobs.keys import forget_expired_keys
 from stepfast.jobs.lease import queues_with_work, raise_overdue
 from stepfast.limits.limit_rows import Declared, forget_idle_limits, look_at_all_limits, release_due
 from stepfast.results.outcome import any_expired_results, expire_results
+from stepfast.suspects import READY_STATE
 from stepfast.telemetry import happened
 from stepfast.telemetry.masking import any_rules
 from stepfast.worker.periodic import NEVER, Periodic, around, in_batches

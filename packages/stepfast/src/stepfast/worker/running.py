@@ -1,7 +1,7 @@
 """One step at work: how its handler is called, and what its answer, its error or its interruption means.
 
 `Running` is the step while its handler runs. `Ended` is what the event loop hands to the committer: the lease, how the
-step ended, and its effects.
+step ended, and its effects. `worker/execution.py` starts handlers and puts `Ended` steps into `worker/committer.py`.
 """
 
 from __future__ import annotations

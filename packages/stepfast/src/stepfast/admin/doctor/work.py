@@ -340,8 +340,8 @@ def _suspects(facts: Facts) -> list[Finding]:
     return [
         warn(
             "suspects",
-            f"a job that was on board of a dead worker has been waiting for {_span(facts.suspect_seconds)} to be run alone",
-            "give a worker room: suspects run one at a time, and not beside others",
+            f"a job that was running when its worker died has been waiting for {_span(facts.suspect_seconds)} to be run again",
+            "start a worker, or give one room: such jobs run apart from others, in a process of their own",
         )
     ]
 
