@@ -441,9 +441,15 @@ def test_nonsense_from_a_worker_does_no_harm(watch: Watch) -> None:
 def test_a_worker_that_keeps_dying_is_started_ever_more_rarely() -> None:
     restart = Restart(1)
 
-    waits = [restart.plan(-9, lived=1.0) for _ in range(7)]
+    waits = [restart.plan(-9, lived=1.0) for _ in range(8)]
     after_a_long_life = restart.plan(-9, lived=3_600.0)
     to_begin_anew = restart.plan(75, lived=1.0)
 
-    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert waits == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert (after_a_long_life, to_begin_anew) == (0.0, 0.0)
+
+
+def test_a_process_that_cannot_be_started_is_not_tried_again_at_once() -> None:
+    restart = Restart(1)
+
+    assert [restart.plan(1, lived=0.0) for _ in range(3)] == [1.0, 2.0, 4.0]

@@ -464,7 +464,7 @@ class DeputyProcess:
 
 
 class Restart:
-    """When a worker process that ended is started again: at once, or after 1, 2, 4 … 30 s."""
+    """When a worker process that ended is started again: at once, and if it dies again and again after 1, 2, 4 … 30 s."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -472,9 +472,12 @@ class Restart:
         self.at: float | None = None
 
     def plan(self, code: int, lived: float) -> float:
-        """It ended with this code; returns the seconds until the next one."""
-        self.crashes = 0 if lived > LONG_LIFE or code == RECYCLE else self.crashes + 1
-        wait = min(30.0, 2**self.crashes / 2 if self.crashes else 0.0)
+        """It ended with this code after so many seconds (0: it never worked); returns the seconds until the next one."""
+        if lived > LONG_LIFE or code == RECYCLE:
+            self.crashes = 0
+        else:
+            self.crashes = (self.crashes if lived else max(self.crashes, 1)) + 1
+        wait = min(30.0, 2.0 ** (self.crashes - 2)) if self.crashes > 1 else 0.0
         self.at = time.monotonic() + wait
         return wait
 
