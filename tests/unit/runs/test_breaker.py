@@ -135,7 +135,15 @@ def test_the_answers_of_other_libraries_are_read_as_well() -> None:
     ids=lambda it: type(it).__name__,
 )
 def test_a_network_that_fails_is_an_outage(error: Exception) -> None:
-    assert meaning(error) == SourceError(SourceErrorKind.OUTAGE)
+    assert meaning(error) == SourceError(SourceErrorKind.OUTAGE, broke_off=True)
+
+
+def test_an_outage_that_a_feed_raises_tells_by_its_cause_whether_there_was_no_answer() -> None:
+    wrapped, answered = OutageError("away"), OutageError("503")
+    wrapped.__cause__ = httpx.ReadError("cut off")
+
+    assert classify(wrapped, NOW) == SourceError(SourceErrorKind.OUTAGE, broke_off=True)
+    assert classify(answered, NOW) == SourceError(SourceErrorKind.OUTAGE)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ time, or as long as the source asks. Steps that begin during the pause wait as w
 the probe, asks first, the others a little later: a good answer ends the pause. The probe is not the step that met the
 trouble: a question that the source cannot answer must not keep the others from asking. A step that has waited for too
 long fails, with that reason. No call is ever repeated inside a step: the step as a whole is tried again.
+
+One request that breaks off while others are answered is the trouble of its connection, and pauses nobody else; the next one
+that breaks off before there is a good answer pauses the feed.
 """
 
 from __future__ import annotations
@@ -57,7 +60,13 @@ if TYPE_CHECKING:
 
 OWN_OUTAGE: Final = timedelta(minutes=15)  # after which a partition that alone meets outages fails
 BELIEVED: Final = 0.25  # seconds for which a process believes that the source is well
-HELD: Final = timedelta(milliseconds=500)  # in which the pause that a process asked for is committed
+UNWRITTEN: Final = (
+    5.0  # seconds in which a pause that a process asked for is committed, also on a busy machine ...
+)
+HELD: Final = timedelta(
+    milliseconds=500
+)  # ... and how long its other steps wait, before they look for it again
+RECENTLY: Final = 1.0  # seconds; a request that breaks off so soon after a good answer may be the only one
 SPARE: Final = 0.9  # of the step's timeout: a source that hangs is an outage, not a bug
 DATABASE_DELAY: Final = timedelta(seconds=2)
 LONGEST_REASON: Final = 500
@@ -70,8 +79,9 @@ class Breaker:
         self._declared = declared
         self._database = database
         self._well_until = 0.0  # until when this process need not look
-        self._held_until = 0.0  # until when a pause that was asked for here may not be committed yet
-        self._row_before: FeedRow | None = None  # the feed's row when that trouble was met
+        self._unwritten_until = 0.0  # until when a pause that was asked for here may not be committed yet
+        self._answered_at = -RECENTLY  # when the source last answered a step of this process
+        self._broke_off = 0  # requests that got no answer since then
 
     async def guard(self, step: Step, waiter: Waiter, work: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Do the work of a step, unless the feed is paused; what it meets decides when it is done again."""
@@ -80,12 +90,13 @@ class Breaker:
             delay = pause_left(row, step.job_id)
             if delay:
                 return await self._wait(row, step, waiter, delay)
+            began = time.monotonic()
             try:
                 outcome = await self._in_time(work)
             except Exception as error:
                 if self._is_own_outage(error):
                     raise
-                return await self._met(row, step, waiter, error)
+                return await self._met(row, step, waiter, error, began)
         except DatabaseError as error:
             if not self._is_own_outage(error):
                 raise
@@ -111,20 +122,20 @@ class Breaker:
     async def _look(self) -> FeedRow:
         if time.monotonic() < self._well_until:
             return FeedRow(self._declared.name)
+        held = self._pause_is_unwritten()  # asked before and after: it may be written while we read
         row = await asyncio.to_thread(self._read)
-        if time.monotonic() < self._held_until and self._unwritten(row):
+        if held or self._pause_is_unwritten():
             return replace(row, paused_until=max(row.paused_until or 0, row.now + micros(HELD)))
         if not row.troubles:
             self._well_until = time.monotonic() + BELIEVED
         return row
 
-    def _unwritten(self, row: FeedRow) -> bool:
+    def _pause_is_unwritten(self) -> bool:
         """Whether the pause that this process asked for is not committed yet."""
-        before = self._row_before
-        return before is not None and (row.troubles, row.paused_until) == (
-            before.troubles,
-            before.paused_until,
-        )
+        return time.monotonic() < self._unwritten_until
+
+    def _pause_is_written(self) -> None:
+        self._unwritten_until = 0.0
 
     def _read(self) -> FeedRow:
         with self._database().looking() as tx:
@@ -140,7 +151,7 @@ class Breaker:
             delay += timedelta(seconds=random.random())
         return Snooze(delay, effects=[lambda tx: mark_waiting(tx, waiter, reason)])
 
-    async def _met(self, row: FeedRow, step: Step, waiter: Waiter, error: Exception) -> Outcome:
+    async def _met(self, row: FeedRow, step: Step, waiter: Waiter, error: Exception, began: float) -> Outcome:
         """The source, or the feed's code, raised: pause the feed, or let the exception cost an attempt."""
         declared = self._declared
         now = moment(row.now) if row.now else moment(time.time_ns() // 1000)
@@ -154,9 +165,11 @@ class Breaker:
         reason = f"{source_error.kind.value}: {describe(error)}"[:LONGEST_REASON]
         if waited >= declared.wait_at_most:
             return self._give_up(waited, reason)
-        self._well_until, self._held_until = 0.0, time.monotonic() + HELD.total_seconds()
-        self._row_before = row
         pause = pause_for(source_error, row.troubles, random.random())
+        if self._is_lone(row, source_error, began):
+            happened("source.unanswered", feed=declared.name, error=error, retry_in_s=pause.total_seconds())
+            return Snooze(own_wait(pause, waited), effects=[lambda tx: mark_waiting(tx, waiter, reason)])
+        self._well_until, self._unwritten_until = 0.0, time.monotonic() + UNWRITTEN
         happened(
             "source.troubled",
             feed=declared.name,
@@ -171,8 +184,20 @@ class Breaker:
             source_error=source_error,
             pause=pause,
             reason=reason,
+            written=self._pause_is_written,
         )
         return Snooze(own_wait(pause, waited), effects=[begin_pause])
+
+    def _is_lone(self, row: FeedRow, source_error: SourceError, began: float) -> bool:
+        """Whether the source answers others: it did just before this request, or while it was under way.
+
+        Only the first request that breaks off after a good answer is taken for a lone one.
+        """
+        self._broke_off += 1
+        no_answer = source_error.kind is SourceErrorKind.OUTAGE and source_error.broke_off
+        return (
+            no_answer and not row.troubles and self._broke_off == 1 and self._answered_at > began - RECENTLY
+        )
 
     def _waited(self, row: FeedRow, waiter: Waiter) -> timedelta:
         if waiter.what == "start":
@@ -191,7 +216,10 @@ class Breaker:
     def _recovered(self, row: FeedRow, outcome: Outcome) -> Outcome:
         """The outcome of good work; after trouble, its commit ends the pause."""
         # A step that found itself stale has nothing to write, and has not asked the source.
-        if not row.troubles or isinstance(outcome, Snooze | Reject) or not outcome.effects:
+        if isinstance(outcome, Snooze | Reject) or not outcome.effects:
+            return outcome
+        self._answered_at, self._broke_off = time.monotonic(), 0
+        if not row.troubles:
             return outcome
         return replace(outcome, effects=[*outcome.effects, EndPause(row)])
 
@@ -216,6 +244,7 @@ class SourceError:
 
     kind: SourceErrorKind
     retry_after: timedelta | None = None  # what the source itself asks for
+    broke_off: bool = False  # there was no answer at all: a connection that was refused, cut or silent
 
     @property
     def waits(self) -> bool:
@@ -324,8 +353,10 @@ class BeginPause:
     source_error: SourceError
     pause: timedelta
     reason: str
+    written: Callable[[], None]  # called when it is
 
     def apply(self, tx: Transaction, /) -> None:
+        tx.after_commit(self.written)
         mark_waiting(tx, self.waiter, self.reason)
         row = lock_feed(tx, self.feed)
         span = {"feed": self.feed, "pause": micros(self.pause)}
@@ -430,16 +461,25 @@ def classify(error: BaseException, now: datetime) -> SourceError:
 
     Exceptions of HTTP libraries are told apart by what they carry, so that none of them has to be installed.
     """
-    seen: BaseException | None = error
-    for _ in range(DEEPEST_CAUSE):
-        if seen is None:
-            break
-        if (recognised := _recognised(seen, now)) is not None:
-            return recognised
-        seen = seen.__cause__  # a feed that wraps an error in its own has not changed what happened
+    causes = _causes(error)
+    for cause in causes:
+        if (recognised := _recognised(cause, now)) is not None:
+            return replace(recognised, broke_off=any(_has_no_answer(it) for it in causes))
     return SourceError(
         SourceErrorKind.DATA if isinstance(error, ValueError | StepfastError) else SourceErrorKind.BUG
     )
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The exception and those behind it: a feed that wraps an error in its own has not changed what happened."""
+    causes = [error]
+    while len(causes) < DEEPEST_CAUSE and (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    return causes
+
+
+def _has_no_answer(error: BaseException) -> bool:
+    return _answer(error)[0] is None and _is_network(error)
 
 
 def _recognised(error: BaseException, now: datetime) -> SourceError | None:
@@ -450,7 +490,7 @@ def _recognised(error: BaseException, now: datetime) -> SourceError | None:
     status, headers = _answer(error)
     if status is not None:
         return _of_status(status, _retry_after(headers, now))
-    return SourceError(SourceErrorKind.OUTAGE) if _is_network(error) else None
+    return SourceError(SourceErrorKind.OUTAGE) if _has_no_answer(error) else None
 
 
 def _kind_of(error: TransientError) -> SourceErrorKind:

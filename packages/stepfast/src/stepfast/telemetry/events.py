@@ -354,6 +354,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "feed trouble error retry_in_s",
         ),
         event(
+            "source.unanswered",
+            WARNING,
+            "one request got no answer while the source answered others: its partition waits, the feed goes on, and no attempt is spent",
+            "feed error retry_in_s",
+        ),
+        event(
             "source.recovered",
             INFO,
             "a source answers again, after this many troubles in a row",
