@@ -11,6 +11,7 @@ import pytest
 
 from stepfast import Rate, ThrottledError
 from stepfast.errors import NotFoundError, StateError
+from stepfast.runs.consolidation import ShardPhase
 from stepfast.runs.debts import open_debt
 from stepfast.runs.feed import Sweep
 from stepfast.runs.partition import find_partition
@@ -525,6 +526,20 @@ def test_a_batch_that_is_being_written_is_upserted_and_marked(app: Stepfast) -> 
     consolidation.play(app, declared, between=lambda: seen.append(app.runs.show(run.id).phase))
 
     assert seen == ["upserting and marking", "mapping", "upserting and marking"]
+
+
+def test_of_fast_batches_of_a_shard_only_some_are_noted(app: Stepfast) -> None:
+    """A note is a transaction of its own."""
+    noted: dict[str, float] = {}
+    first, second, late = (
+        ShardPhase(app.database, "shard", 1, is_first=number == 0, noted=noted) for number in range(3)
+    )
+    due = [first.is_due]
+    first.note("mapping")
+    due.append(second.is_due)
+    noted["shard"] -= 2.0
+
+    assert [*due, late.is_due] == [True, False, True]
 
 
 def test_shards_in_different_phases_are_counted(app: Stepfast) -> None:
