@@ -44,8 +44,10 @@ def kill_family(pid: int, patience: float = 10.0) -> None:
 
 
 def wait_until_gone(pids: list[int], patience: float) -> bool:
+    """Wait until none of these processes runs. Another one that gets the same number meanwhile does not count."""
     deadline = time.monotonic() + patience
-    while any(_runs(pid) for pid in pids):
+    began = {pid: _began(pid) for pid in pids}
+    while any(_runs(pid) and _began(pid) == began[pid] for pid in pids):
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)
@@ -59,6 +61,14 @@ def _runs(pid: int) -> bool:
         return not status.exists() or _state_and_parent(status)[0] != "Z"  # a zombie holds nothing any more
     except OSError:
         return False
+
+
+def _began(pid: int) -> str | None:
+    """When the process began, in ticks of the system's clock."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
 
 
 def _state_and_parent(status: Path) -> tuple[str, int]:

@@ -22,7 +22,7 @@ from stepfast.runs.breaker import LONGEST_PAUSE, EndPause, SourceError, SourceEr
 from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.testing import clock, drain
 from tests.support import rows
-from tests.support.events import hearing, named
+from tests.support.events import Told, hearing, named
 from tests.support.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.support.run_facts import begin, check_complete, check_counters, partitions, run_of
 from tests.support.single_threaded_worker import SingleThreadedWorker
@@ -162,21 +162,23 @@ async def until(fact: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def overlapping(app: Stepfast, breaks: int) -> type[Catalogue]:
+def overlapping(app: Stepfast, breaks: int, told: Told) -> type[Catalogue]:
     """A feed whose first requests break off once another one, asked for at the same time, was answered and committed."""
 
+    def reported() -> int:
+        return len(named(told, "source.unanswered")) + len(named(told, "source.troubled"))
+
     class Overlapping(Catalogue):
-        asked = broken = 0
+        asked = 0
 
         async def fetch(self, part: Range, window: Window, cursor: Cursor, /) -> Page:
             self.asked += 1
             number = self.asked
             if number <= breaks:
                 await until(lambda: rows.count(app, "stepfast_page", "request_offset IS NOT NULL") > 0)
-                self.broken += 1
                 raise httpx.ReadError("broke off")
             if number > breaks + 1:  # one answer is enough until then
-                await until(lambda: self.broken == breaks)
+                await until(lambda: reported() >= breaks)
             return await super().fetch(part, window, cursor)
 
     return Overlapping
@@ -186,10 +188,9 @@ def overlapping(app: Stepfast, breaks: int) -> type[Catalogue]:
 def test_the_first_request_that_breaks_off_while_another_is_answered_pauses_nobody_else(
     app: Stepfast, breaks: int, paused: int
 ) -> None:
-    shop = reading(app, feed=overlapping(app, breaks))
-    run = begin(app)
-
     with hearing() as told:
+        shop = reading(app, feed=overlapping(app, breaks, told))
+        run = begin(app)
         drain(app, with_scheduled=True, concurrency=4)
 
     check_complete(app, run.id, shop)

@@ -158,6 +158,7 @@ class Breaker:
         source_error = classify(error, now)
         if not source_error.waits:
             raise error
+        lone = waiter.what == "partition" and self._is_lone(row, source_error, began)  # before others go on
         waited = await asyncio.to_thread(self._waited, row, waiter)
         suspicious = source_error.kind is SourceErrorKind.OUTAGE and waited >= OWN_OUTAGE
         if suspicious and await asyncio.to_thread(self._others_are_answered, waiter):
@@ -166,7 +167,7 @@ class Breaker:
         if waited >= declared.wait_at_most:
             return self._give_up(waited, reason)
         pause = pause_for(source_error, row.troubles, random.random())
-        if self._is_lone(row, source_error, began):
+        if lone:
             happened("source.unanswered", feed=declared.name, error=error, retry_in_s=pause.total_seconds())
             return Snooze(own_wait(pause, waited), effects=[lambda tx: mark_waiting(tx, waiter, reason)])
         self._well_until, self._unwritten_until = 0.0, time.monotonic() + UNWRITTEN
