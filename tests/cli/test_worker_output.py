@@ -213,7 +213,7 @@ def test_spans_go_where_the_environment_says(app: Stepfast, database_url: str, t
 @pytest.mark.parametrize(
     ("options", "environment", "complaint"),
     [
-        (["--log-format", "xml"], {}, "log format 'xml': use console or json"),
+        (["--log-format", "xml"], {}, "log format 'xml': use auto, terminal, console or json"),
         ([], {"STEPFAST_LOG_LEVEL": "loud"}, "log level 'loud': use debug, info, warning or error"),
         (["--metrics-port", "99999"], {}, "metrics port 99999: use 1 to 65535"),
         ([], {"OTEL_TRACES_EXPORTER": "smoke-signals"}, "there is no exporter 'smoke-signals' here"),
@@ -261,3 +261,51 @@ def test_a_lone_process_is_counted_with_the_worker_that_started_it(
         rows.eventually(lambda: worker.metrics().get(("stepfast_jobs_total", ("greet", "done"))) == 1)
         assert time.monotonic() - begun < 15
         assert worker.stop() == 0
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_person_sees_what_the_worker_is_and_what_each_job_does(
+    app: Stepfast, database_url: str, tmp_path: Path
+) -> None:
+    greeting(app).enqueue(name="Ada")
+    app.job(name="fail")(_fail).enqueue(pin="hunter2")
+
+    with watched(tmp_path, database_url, "--log-format", "terminal", NO_COLOR="1") as worker:
+        rows.eventually(lambda: "done in" in worker.said and "gave up" in worker.said)
+        worker.process.send_signal(signal.SIGINT)
+        assert worker.process.wait(30) == 0
+
+    banner, _, lines = worker.said.partition("\n\n")
+    assert banner.startswith("Stepfast ")
+    assert "  application  shop:app\n" in banner
+    assert "  queues       all\n" in banner
+    assert "  jobs         fail, greet\n" in banner
+    assert "greet  " in lines
+    assert "ValueError: cannot reach" in lines
+    assert "shop.py:15 in fail: raise ValueError(" in lines
+    assert "hunter2" not in worker.said
+    assert lines.splitlines()[-1].endswith("stopped")
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_quiet_worker_shows_no_banner_and_no_jobs(app: Stepfast, database_url: str, tmp_path: Path) -> None:
+    greeting(app).enqueue(name="Ada")
+
+    with watched(tmp_path, database_url, "--log-format", "terminal", "--quiet") as worker:
+        rows.eventually(lambda: not rows.count(app, "stepfast_job"))
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(30) == 0
+
+    assert worker.said == ""
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_worker_says_at_its_start_that_jobs_wait_where_no_worker_looks(
+    app: Stepfast, database_url: str, tmp_path: Path
+) -> None:
+    greeting(app).with_options(queue="mail").enqueue(name="Ada")
+
+    with watched(tmp_path, database_url, "--queues", "mial", "--log-format", "json") as worker:
+        said = worker.told("queues.unserved")
+
+    assert (said["queues"], said["note"]) == ("mail", "mail: start a worker with --queues mail")

@@ -268,7 +268,7 @@ def test_odd_characters_survive(made_by: str) -> None:
 @pytest.mark.parametrize(
     ("style", "level", "complaint"),
     [
-        ("xml", "info", "log format 'xml': use console or json"),
+        ("xml", "info", "log format 'xml': use auto, terminal, console or json"),
         ("json", "loud", "log level 'loud': use debug, info, warning or error"),
     ],
 )

@@ -110,6 +110,11 @@ def spoken(span: timedelta) -> str:
     return f"{seconds:.0f} s" if seconds >= 2 else f"{seconds * 1000:.0f} ms"  # noqa: PLR2004 - below two seconds, milliseconds
 
 
+def short_id(job_id: str) -> str:
+    """The last eight digits of an id that Stepfast made; the first ones are the same for all of one minute."""
+    return job_id[-8:] if len(job_id) == 36 and job_id.count("-") == 4 else job_id  # noqa: PLR2004 - a UUID
+
+
 class _Sequence:
     """UUIDv7 that never goes backwards inside a process, so that ids keep the order of their making.
 

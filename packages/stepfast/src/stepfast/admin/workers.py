@@ -10,7 +10,7 @@ from stepfast.admin.rows import now, reader
 from stepfast.config import WorkerSettings
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError
-from stepfast.jobs.lease import MANUAL_OWNER
+from stepfast.jobs.lease import MANUAL_OWNER, queues_with_work
 from stepfast.jobs.rescue import Rescued, declare_dead, rescue
 
 if TYPE_CHECKING:
@@ -214,6 +214,12 @@ def list_queues(tx: Transaction) -> list[QueueReport]:
         )
         for queue in sorted({queue for queue, _ in counts} | set(known))
     ]
+
+
+def unserved_queues(tx: Transaction) -> list[str]:
+    """Queues with ready jobs that no living worker serves."""
+    served = {name for worker in list_workers(tx) if worker.running for name in worker.queues}
+    return [] if "*" in served else [queue for queue in queues_with_work(tx) if queue not in served]
 
 
 KNOW_QUEUE = sql("INSERT INTO stepfast_queue (id) VALUES (:id) {keep_existing}")

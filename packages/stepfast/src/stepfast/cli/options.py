@@ -88,13 +88,17 @@ LogLevel = Annotated[
         help="Lowest level to log: debug, info, warning or error; also STEPFAST_LOG_LEVEL.",
     ),
 ]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Only warnings and errors; the same as --log-level warning.")
+]
 LogFormat = Annotated[
     str,
     typer.Option(
         "--log-format",
         metavar="FORMAT",
         envvar="STEPFAST_LOG_FORMAT",
-        help="Format of log lines: console or json; also STEPFAST_LOG_FORMAT.",
+        help="Format of log lines: terminal (for people), console (name=value), json, or auto, which is terminal where "
+        "stderr is one, else console; also STEPFAST_LOG_FORMAT.",
     ),
 ]
 MetricsHost = Annotated[

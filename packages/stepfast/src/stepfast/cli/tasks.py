@@ -145,7 +145,7 @@ def work(
     ] = False,
     env_file: EnvFile = None,
     log_level: LogLevel = "info",
-    log_format: LogFormat = "console",
+    log_format: LogFormat = "auto",
     metrics_port: Annotated[
         int | None,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, LogFormat, LogLevel, MetricsHost, span
+from stepfast.cli.options import DatabaseUrl, LogFormat, LogLevel, MetricsHost, Quiet, span
 
 
 def worker(
@@ -158,7 +158,8 @@ def worker(
         ),
     ] = None,
     log_level: LogLevel = "info",
-    log_format: LogFormat = "console",
+    quiet: Quiet = False,
+    log_format: LogFormat = "auto",
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -202,7 +203,7 @@ def worker(
         "runs_kept": span(runs_kept),
         "max_age": span(max_age),
         "max_memory": None if max_memory is None else size(max_memory, "--max-memory"),
-        "log_level": log_level,
+        "log_level": "warning" if quiet else log_level,
         "log_format": log_format,
         "metrics_port": metrics_port,
         "metrics_host": metrics_host,

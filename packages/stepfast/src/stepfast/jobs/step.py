@@ -16,7 +16,7 @@ from stepfast.errors import ConfigurationError, LeaseLostError, StepCancelled
 from stepfast.jobs.commit import as_effect
 from stepfast.jobs.payload import decode, sendable
 from stepfast.jobs.wait import Event, cursor_in, event_in, waited_for
-from stepfast.telemetry import trace_id_of
+from stepfast.telemetry import happened, trace_id_of, wanted
 from stepfast.telemetry.events import STEP_FIELDS
 from stepfast.telemetry.masking import HIDDEN, hides, storable, without_secrets
 
@@ -187,9 +187,10 @@ class Step:
     def log(self, message: str, *, level: str = "info") -> None:
         """Add a line to the job's own log; visible while it runs, kept with the job."""
         self.check()
-        self._reports.put(
-            Report(self._lease, None, None, str(level)[:10], without_secrets(str(message))[:LONGEST_LOG])
-        )
+        text = without_secrets(str(message))[:LONGEST_LOG]
+        self._reports.put(Report(self._lease, None, None, str(level)[:10], text))
+        if wanted("step.logged"):
+            happened("step.logged", self._lease, text=text)
 
     def upsert(self, table: str, rows: Iterable[Mapping[str, Value]], *, key: str | Iterable[str]) -> None:
         """Write rows with the step's commit; rows that agree on `key` replace each other."""

@@ -59,7 +59,7 @@ def run_tasks(target: str, options: dict[str, Any], say: Callable[[str], None], 
     from stepfast.tasks.settings import DATABASE, task_settings
 
     settings = task_settings()  # first: a wrong log level is one problem among others
-    configure(str(options.get("log_format") or "console"), str(options.get("log_level") or "info"))
+    configure(str(options.get("log_format") or "auto"), str(options.get("log_level") or "info"))
     if TASK_DATA in os.environ and settings.task_data is None:
         raise ConfigurationError(
             "TASK_DATA is set and empty: whoever started this meant one task and handed over none. Put the task in it "
@@ -172,7 +172,7 @@ class PollingProcess:
     def _introduce(self, target: str, settings: WorkerSettings, options: dict[str, Any]) -> None:
         """Tell the guardian who we are, and how it starts other processes of this command."""
         others = {"queues": ",".join(settings.queues), "grace": settings.grace.total_seconds()} | options
-        log = {"format": options.get("log_format") or "console", "level": options.get("log_level") or "info"}
+        log = {"format": options.get("log_format") or "auto", "level": options.get("log_level") or "info"}
         self._guardian.introduce(
             introduction(
                 settings,

@@ -24,7 +24,7 @@ from stepfast.jobs.callbacks import CALLBACK_URL
 from stepfast.notifications.addresses import shown as shown_addresses
 from stepfast.notifications.settings import NotificationSettings, problems_of_environment, variable
 from stepfast.tasks.handlers import MOST_RETRIES, retries, span
-from stepfast.telemetry.logs import known_format, known_level
+from stepfast.telemetry.logs import chosen_format, known_level
 from stepfast.telemetry.masking import visible, without_secrets
 from stepfast.transports.open import (
     SERVICE_BUS,
@@ -349,7 +349,7 @@ def _of_transport() -> list[str]:
 
 def _of_logs() -> list[str]:
     found = []
-    for name, judge in (("STEPFAST_LOG_LEVEL", known_level), ("STEPFAST_LOG_FORMAT", known_format)):
+    for name, judge in (("STEPFAST_LOG_LEVEL", known_level), ("STEPFAST_LOG_FORMAT", chosen_format)):
         try:
             if value := _value_of(name):
                 judge(value)
@@ -387,7 +387,10 @@ HIDDEN: Final = "***"
 URLS: Final = {"database_url", "supabase_url"}
 OTHERS: Final = {
     "STEPFAST_LOG_LEVEL": ("info", "how much is logged: debug, info, warning or error"),
-    "STEPFAST_LOG_FORMAT": ("console", "console for people, json for machines"),
+    "STEPFAST_LOG_FORMAT": (
+        "auto",
+        "terminal for people, console or json for machines; auto looks at stderr",
+    ),
     "STEPFAST_METRICS_PORT": ("", "where a worker serves /metrics and /healthz"),
     "STEPFAST_METRICS_HOST": ("127.0.0.1", "on which address"),
     "STEPFAST_OPERATOR": ("", "who acts, in the audit; without it user@host"),

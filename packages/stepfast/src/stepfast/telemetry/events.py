@@ -45,7 +45,14 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "worker.started",
             INFO,
             "the worker begins to claim jobs; the process ids are its own and that of its guardian",
-            "worker_id concurrency pid guardian_pid",
+            "worker_id version database queues kinds concurrency pid guardian_pid",
+        ),
+        event("kinds.missing", WARNING, "the application of a worker has no jobs", "worker_id note"),
+        event(
+            "queues.unserved",
+            WARNING,
+            "at the start of a worker: jobs are ready in queues that neither it nor another worker serves",
+            "worker_id queues note",
         ),
         event(
             "worker.recovered",
@@ -56,8 +63,8 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         event(
             "worker.stopping",
             INFO,
-            "the worker was asked to stop while this many steps run",
-            "worker_id active",
+            "the worker was asked to stop while this many steps run; they may finish within `grace_s`",
+            "worker_id active grace_s",
         ),
         event(
             "worker.stopped",
@@ -186,6 +193,13 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             f"kind jobs {TIMES}",
         ),
         of_step(
+            "step.acknowledged",
+            DEBUG,
+            "one of the steps that were committed together is done; only where they are few",
+            TIMES,
+        ),
+        of_step("step.logged", DEBUG, "a handler added a line to the log of its job", "text"),
+        of_step(
             "step.committed",
             DEBUG,
             "a step was committed: done, continued, snoozed or given back",
@@ -195,7 +209,7 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "step.failed",
             WARNING,
             "a step failed and is tried again after a delay; costs an attempt, or counts as a crash (`charged` 0)",
-            f"task_id error_type error retry_in_s charged {TIMES}",
+            f"task_id error_type error attempts retry_in_s charged {TIMES}",
         ),
         of_step(
             "step.postponed",

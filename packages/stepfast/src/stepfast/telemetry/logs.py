@@ -1,4 +1,4 @@
-"""Log lines: for people (console) or for machines (JSON). Only `stepfast worker` prints any.
+"""Log lines: for a person at a terminal (`terminal.py`), as name=value (console), or as JSON. Only `stepfast worker` prints any.
 
 A library leaves logging to its program: an embedded worker writes to the logger `stepfast`, with `event` and `facts`
 on each record, and that is all. With the extra `telemetry` the lines are made by structlog; without it they are made
@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 from stepfast.errors import ConfigurationError
 from stepfast.telemetry.masking import json_visible, one_line, visible, without_data
 from stepfast.telemetry.sinks import Plain, camel, plain, sentence
+from stepfast.telemetry.terminal import TerminalHandler, is_terminal, show_jobs
 from stepfast.telemetry.traces import current_facts
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 
-FORMATS: Final = ("console", "json")
+FORMATS: Final = ("auto", "terminal", "console", "json")
 BELOW: Final = ("exception", "stack")  # fields that stand below their line
 _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event", "facts"}
 
@@ -33,6 +34,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.worker_id: str | None = None  # of the worker in this process, once there is one
+        self.kind_width = 8  # of the column on a terminal
 
     def facts(self, record: logging.LogRecord) -> Plain:
         """Our events bring their fields; a line of the user's belongs to the step that it is written in."""
@@ -105,8 +107,13 @@ def configure(style: str, level: str) -> Lines:
     open_missing_streams()
     least = known_level(level)
     lines = Lines()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter(known_format(style), lines))
+    handler: logging.Handler
+    if chosen_format(style) == "terminal":
+        handler = TerminalHandler(sys.stderr, lines)
+        show_jobs()
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(formatter(chosen_format(style), lines))
     logging.basicConfig(level=least, handlers=[handler])
     if least > logging.DEBUG:
         for name in TALKATIVE:
@@ -143,11 +150,13 @@ def known_level(level: str) -> int:
     return known[level.upper()]
 
 
-def known_format(style: str) -> str:
-    """The name of a log format; raises if there is no such format."""
+def chosen_format(style: str) -> str:
+    """The log format: `auto` is `terminal` where a person reads stderr, else `console`. Raises if there is none of this name."""
     if style not in FORMATS:
-        raise ConfigurationError(f"log format {style!r}: use {' or '.join(FORMATS)}")
-    return style
+        raise ConfigurationError(f"log format {style!r}: use {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+    if style != "auto":
+        return style
+    return "terminal" if is_terminal() else "console"
 
 
 def formatter(style: str, lines: Lines) -> logging.Formatter:

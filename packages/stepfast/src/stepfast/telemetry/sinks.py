@@ -34,8 +34,13 @@ class Subject(Protocol):
     def facts(self) -> dict[str, Fact]: ...
 
 
-def happened(event: str, about: Subject | None = None, /, **facts: Fact) -> None:
-    """Report an event, with the ids that let a reader follow one job. Never raises."""
+def happened(
+    event: str, about: Subject | None = None, exception: BaseException | None = None, /, **facts: Fact
+) -> None:
+    """Report an event, with the ids that let a reader follow one job. Never raises.
+
+    The log record carries the exception with its traceback, as Sentry and its like expect it.
+    """
     sinks = _sinks.get(event)
     level = LEVELS.get(event, logging.INFO)
     logged = _log.isEnabledFor(level)
@@ -52,7 +57,14 @@ def happened(event: str, about: Subject | None = None, /, **facts: Fact) -> None
                 _log.exception("a listener failed at %s", event)
     if logged:
         shown = plain(facts)
-        _log.log(level, "%s %s", event, sentence(shown), extra={"event": event, "facts": shown})
+        _log.log(
+            level,
+            "%s %s",
+            event,
+            sentence(shown),
+            exc_info=exception,
+            extra={"event": event, "facts": shown},
+        )
 
 
 class Committing(Protocol):

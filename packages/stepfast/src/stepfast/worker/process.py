@@ -23,15 +23,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from stepfast.config import worker_settings
+from stepfast.database.drivers import masked
 from stepfast.errors import ConfigurationError, StepfastError, WorkerFailedError
 from stepfast.process_identity import process_age
 from stepfast.telemetry import happened
-from stepfast.telemetry.logs import configure
+from stepfast.telemetry.logs import chosen_format, configure, known_level
 from stepfast.telemetry.masking import visible, without_secrets
+from stepfast.telemetry.terminal import say_banner
 from stepfast.telemetry.traces import export_spans, flush_spans
 from stepfast.worker.guardian import NUMBER, UNUSABLE, VARIABLE
 from stepfast.worker.guardian_link import (
@@ -60,7 +63,17 @@ RECYCLE: Final = 75  # exit code: a handler could not be stopped, or the process
 
 # Options that are the command's alone, and not settings of the worker ...
 OF_THE_COMMAND: Final = frozenset(
-    {"log_level", "log_format", "metrics_port", "metrics_host", "supervised", "processes", "number", "counts"}
+    {
+        "log_level",
+        "log_format",
+        "metrics_port",
+        "metrics_host",
+        "supervised",
+        "processes",
+        "number",
+        "counts",
+        "greeted",  # the banner was shown
+    }
 )
 # ... and those that other processes do not get: one process has the port.
 _NOT_INHERITED: Final = frozenset({"metrics_port", "metrics_host", "supervised"})
@@ -137,7 +150,7 @@ def load(target: str) -> WholeApp:
 
 
 def _configure_logs(options: dict[str, Any]) -> Lines:
-    return configure(str(options.get("log_format") or "console"), str(options.get("log_level") or "info"))
+    return configure(str(options.get("log_format") or "auto"), str(options.get("log_level") or "info"))
 
 
 # One process.
@@ -165,6 +178,7 @@ class WorkerProcess:
         export_spans()  # after the app, which may have its own way
         settings = self._settings()
         lines.worker_id = settings.worker_id
+        lines.kind_width = max(map(len, app.kinds.names()), default=lines.kind_width)
         self._exposure = Exposure(options, app, self._guardian)
         self._worker = Worker(
             app.unchecked_database,
@@ -198,6 +212,10 @@ class WorkerProcess:
         if self._options.get("supervised") and not self._guardian.is_child:
             on_parent_gone(self.stop)
         self._introduce()
+        self._greet()
+        if not self._app.kinds.names():
+            note = "declare some with @app.job() in the module that the worker imports"
+            happened("kinds.missing", worker_id=self._worker.settings.worker_id, note=note)
         self._exposure.start(self._worker)
         try:
             return serve(self._worker, self._leave)
@@ -212,9 +230,10 @@ class WorkerProcess:
         options, settings = self._options, self._worker.settings
         others = {name: value for name, value in options.items() if name not in _NOT_INHERITED}
         others["counts"] = options.get("counts", options.get("metrics_port") is not None)
-        log = {"format": options.get("log_format") or "console", "level": options.get("log_level") or "info"}
+        others["greeted"] = True
+        log = {"format": options.get("log_format") or "auto", "level": options.get("log_level") or "info"}
         several = options.get("processes", 1) > 1
-        again = others | {"number": json.loads(NUMBER)} if several else options
+        again = others | {"number": json.loads(NUMBER)} if several else options | {"greeted": True}
         self._guardian.introduce(
             introduction(
                 settings,
@@ -234,6 +253,30 @@ class WorkerProcess:
                 metrics_command=self._exposure.command if several else None,
             )
         )
+
+    def _greet(self) -> None:
+        """Show a person what this worker is, once for a command."""
+        options = self._options
+        style, level = str(options.get("log_format") or "auto"), str(options.get("log_level") or "info")
+        shown = chosen_format(style) == "terminal" and known_level(level) <= logging.INFO
+        if options.get("greeted") or self._suspects is not None or not shown:
+            return
+        settings, app = self._worker.settings, self._app
+        kinds, schedules = sorted(app.kinds.names()), sorted(app.declared)
+        metrics = options.get("metrics_port")
+        facts = {
+            "application": self._target,
+            "database": masked(app.unchecked_database.url),
+            "queues": ", ".join(settings.queues) if settings.queues else "all",
+            "jobs": _listed(kinds) if kinds else "none: this application declares no jobs",
+            "schedules": _listed(schedules) if schedules else None,
+            "at once": f"{settings.concurrency} jobs"
+            + (f" in each of {options['processes']} processes" if options.get("processes", 1) > 1 else ""),
+            "metrics": None
+            if metrics is None
+            else f"http://{options.get('metrics_host') or '127.0.0.1'}:{metrics}/metrics",
+        }
+        say_banner(f"Stepfast {version('stepfast')}", facts, "Ctrl-C stops it when running jobs have ended")
 
     def stop(self) -> None:
         """Ask the worker to stop; the second time, at once."""
@@ -314,6 +357,11 @@ def say(sentence: str) -> None:
 def exit_stuck() -> NoReturn:
     """End the process at once: its event loop hangs, and its work was given back."""
     os._exit(STUCK)
+
+
+def _listed(names: list[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _spare_the_collector() -> None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 DONE: Final = Done()
 OUTCOMES: Final = (Done, Continue, Snooze, Wait, Reject)
+FEW: Final = 20  # steps that are reported one by one, although they were committed together
 CARRIERS: Final = (Done, Continue, Snooze, Wait)  # outcomes that may bring effects
 
 
@@ -71,6 +72,7 @@ class Running:
     task: asyncio.Task[None] | None = None  # the one that drives its coroutine
     abandoned = False
     board_slot: int | None = None  # where our guardian sees its deadline
+    error: BaseException | None = None  # what its handler raised
 
     def __init__(
         self, waiting: Waiting, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch | None
@@ -171,6 +173,7 @@ class Running:
         """What an exception of the handler means."""
         if isinstance(error, LeaseLostError | StepCancelled) and self.step.halted is not None:
             return self.interrupted(error, reports)
+        self.error = error
         with hiding(self.hidden):
             reports.put(Report(self.lease, None, None, "error", logged_error(error)))
             return judge(error, self.kind.retry, self.lease.failures, random.random())
@@ -231,6 +234,7 @@ class Ran(Protocol):
     started: float
     finished: float | None  # None: its handler has not come back
     span: Span | None
+    error: BaseException | None
 
     @property
     def hidden(self) -> tuple[str, ...]: ...
@@ -297,6 +301,7 @@ def report(ended: Ended, task_id: str | None = None) -> None:
         return  # most steps: neither traced nor reported one by one
     times = ended.times()
     took, held = times.get("took_s"), times.get("held_s")
+    exception = None if ended.run is None else ended.run.error
     match ended.ending:
         case Again(delay, text, _, charged, crashed):
             kind, error = _parts(text)
@@ -304,9 +309,11 @@ def report(ended: Ended, task_id: str | None = None) -> None:
                 happened(
                     "step.failed",
                     ended.subject,
+                    exception,
                     task_id=task_id,
                     error_type=kind,
                     error=error,
+                    attempts=ended.retry.attempts,
                     retry_in_s=delay.total_seconds(),
                     charged=int(charged),
                     took_s=took,
@@ -324,6 +331,7 @@ def report(ended: Ended, task_id: str | None = None) -> None:
             happened(
                 "job.died",
                 ended.subject,
+                exception,
                 task_id=task_id,
                 error_type=kind,
                 error=error,
@@ -351,6 +359,16 @@ def report(ended: Ended, task_id: str | None = None) -> None:
 
 def report_batch(batch: Sequence[Ended], written: Container[str]) -> None:
     """Report the steps of a batch that are done: one event for each kind."""
+    if len(batch) <= FEW and wanted("step.acknowledged"):
+        for ended in batch:
+            if ended.lease.job_id in written:
+                times = ended.times()
+                happened(
+                    "step.acknowledged",
+                    ended.subject,
+                    took_s=times.get("took_s"),
+                    held_s=times.get("held_s"),
+                )
     if wanted("jobs.acknowledged"):
         runs: dict[str, list[Ran]] = defaultdict(list)
         for ended in batch:

@@ -15,9 +15,12 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from stepfast.admin.workers import unserved_queues
 from stepfast.config import spoken_size
+from stepfast.database.drivers import masked
 from stepfast.database.migrate import require_current_schema
 from stepfast.errors import (
     AccessRefusedError,
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
 
 UNWIND: Final = 2.0  # seconds that interrupted handlers get to clean up before the worker leaves
 SILENT: Final = 5.0  # seconds after which an event loop that does not answer is a problem
+MOST_QUEUES: Final = 5  # that are named in a warning
 EARLY: Final = 0.1  # of its age, at most, so that workers that were started together do not leave together
 
 
@@ -321,6 +325,7 @@ class Worker:
                 self._committer.start,
                 *(service.start for service in self._services),
                 self._wakeups.start,
+                self._warn_of_unserved_queues,
             ]
         )
         try:
@@ -347,11 +352,25 @@ class Worker:
         happened(
             "worker.started",
             worker_id=self.settings.worker_id,
+            version=version("stepfast"),
+            database=masked(self._database.url),
+            queues=",".join(self.settings.queues or ("*",)),
+            kinds=len(self._kinds.names()),
             concurrency=self.settings.concurrency,
             pid=os.getpid(),
             guardian_pid=self._guardian.pid,
         )
         return True
+
+    def _warn_of_unserved_queues(self) -> None:
+        """Say what a person would wonder about later: jobs wait where no worker looks."""
+        if self._lone or not self.settings.queues:
+            return
+        with self._database.looking() as tx:
+            unserved = ",".join(unserved_queues(tx)[:MOST_QUEUES])
+        if unserved:
+            note = f"{unserved}: start a worker with --queues {unserved}"
+            happened("queues.unserved", worker_id=self.settings.worker_id, queues=unserved, note=note)
 
     def _guardian_lost(self) -> None:
         """The process that our user sees is gone: give everything back, and end."""
@@ -425,7 +444,12 @@ class Worker:
     def _leave(self) -> None:
         self._stopping.set()
         active = len(self._leases.running)
-        happened("worker.stopping", worker_id=self.settings.worker_id, active=active)
+        happened(
+            "worker.stopping",
+            worker_id=self.settings.worker_id,
+            active=active,
+            grace_s=self.settings.grace.total_seconds(),
+        )
         given_back = self._shut_down()
         happened("worker.stopped", worker_id=self.settings.worker_id, given_back=given_back)
 
