@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from stepfast.cli.options import span
-from stepfast.cli.output import as_text, fitting, print_json, print_json_line
+from stepfast.cli.output import as_text, fitting, print_json, print_json_line, print_table
 from stepfast.telemetry.masking import one_line, visible
 
 
@@ -61,3 +61,24 @@ def test_columns_are_left_out_in_the_order_given_until_the_rest_fits() -> None:
 
 def test_a_bare_number_means_seconds() -> None:
     assert (span("600"), span("1.5"), span("10m"), span(None)) == (600.0, 1.5, "10m", None)
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_a_long_error_takes_no_room_from_state_and_kind(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    job = "01a1ef2c-31d7-7000-8000-99ee4e025cac"
+
+    print_table(
+        ("id", "state", "kind", "error"),
+        [(job, "dead", "charge_card", "x" * 500), (job, "ready", "send_mail", "")],
+        empty="none",
+    )
+
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split() == ["id", "state", "kind", "error"]
+    assert first.split()[:3] == [job, "dead", "charge_card"]
+    assert first.endswith("…")
+    assert len(first) <= width
+    assert second.split() == [job, "ready", "send_mail"]

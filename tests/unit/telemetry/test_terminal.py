@@ -105,7 +105,8 @@ def test_a_dead_letter_names_the_command_that_runs_it_again(screen: Terminal) ->
     tell("job.died", attempt=3, error_type="Rejected", error="no such customer")
 
     assert texts(screen) == [
-        "send_mail  4e025cac  gave up after 3 tries: Rejected: no such customer; to run it again: stepfast jobs retry 4e025cac"
+        "send_mail  4e025cac  gave up after 3 tries: Rejected: no such customer; to run it again: stepfast jobs retry "
+        + JOB
     ]
 
 

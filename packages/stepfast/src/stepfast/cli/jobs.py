@@ -80,7 +80,8 @@ JOBS: Listing[JobSummary] = Listing(
         "error": "last_error",
     },
     empty="no such jobs",
-    less=("%", "try", "queue", "created (UTC)", "leased by", "kind"),
+    less=("leased by", "%", "try", "created (UTC)", "queue"),
+    cut=("kind", "queue"),
 )
 
 

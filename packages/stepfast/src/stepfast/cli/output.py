@@ -145,16 +145,19 @@ def print_table(
         ]
         shown = fitting(columns, widths, screen.width, less)
     table = Table(box=None, pad_edge=False, header_style="bold")
+    left = screen.width - sum(widths[at] + GAP for at in shown[:-1])
     for at in shown:
         numeric = all(line[at].isdigit() or not line[at] for line in lines)
+        last = at == shown[-1]
         table.add_column(
             columns[at],
             no_wrap=True,
             overflow="ellipsis",
             justify="right" if numeric else "left",
-            # An id that is cut is no id, and a state must be read; the last column gets what is left.
-            min_width=None if at == shown[-1] else widths[at],
-            max_width=widths[at] if columns[at] in cut else None,
+            # An id that is cut is no id, and a state must be read; the last column gets what is left. Without a limit for
+            # it, rich would squeeze all others.
+            min_width=None if last else widths[at],
+            max_width=max(left, 1) if last else widths[at],
         )
     for line in lines:
         table.add_row(*(Text(line[at], style=STYLES.get(line[at], "")) for at in shown))

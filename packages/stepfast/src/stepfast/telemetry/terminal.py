@@ -239,10 +239,12 @@ def _failed(facts: Plain) -> Sentence:
 
 
 def _died(facts: Plain) -> Sentence:
-    letter = short_id(str(facts.get("job_id", "")))
     tries = facts.get("attempt", 1)
     many = "1 try" if tries == 1 else f"{tries} tries"
-    return RED, f"gave up after {many}{_error(facts)}; to run it again: stepfast jobs retry {letter}"
+    return (
+        RED,
+        f"gave up after {many}{_error(facts)}; to run it again: stepfast jobs retry {facts.get('job_id', '')}",
+    )
 
 
 def _error(facts: Plain) -> str:
