@@ -1,7 +1,7 @@
 """`stepfast jobs`: look at jobs, watch them, revive them, stop them.
 
 Every command calls a method of `Operator` (`admin/operator.py`), as Python code does with `app.operator`; what it does is
-in `admin/jobs.py`.
+in `admin/jobs.py`, and how dead letters live again in `jobs/dead_letters.py`.
 """
 
 from __future__ import annotations

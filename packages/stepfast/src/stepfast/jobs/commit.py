@@ -9,8 +9,9 @@ one that never happened (`commit_states`).
 
 Most steps have no effects: `finish_many` and `continue_here` end many of them in one transaction.
 
-`worker/running.py` makes an `Ending` of the handler's answer or exception; `worker/committer.py` opens the transaction, puts
-steps together, and tries again; `archive.py` is where an ended job goes.
+`worker/execution.py` calls the handler, and `worker/running.py` makes an `Ending` of its answer or exception;
+`worker/committer.py` opens the transaction, puts steps together, and tries again. A done job is moved to the archive here;
+dead and cancelled ones, and the release of jobs that come after, are in `archive.py`.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ process is gone from the same machine, or its lease ran out. Every worker looks 
 
 The guardian also reports which steps had started. A job whose step had not started is ready again at once. If one step had
 started, its job is charged with the crash; of several, none is. A job whose step had started is a suspect: it runs apart
-from the other jobs, in a disposable process (`worker/claimer.py`), together with a few other suspects. If that process
-dies too, or if the step had run for long, the job runs `alone` from then on: nothing else runs in that process, and the
-next death is charged to it. After `crash_limit` charges it is dead. Without a report all jobs that the worker held are
-suspects. A suspect that is scheduled or held is known by its `error_group` (`suspects.py`). The claim of suspects is
-`claim_suspects` in `jobs/lease.py`.
+from the other jobs, together with a few other suspects, in a disposable process that a guardian starts (its loop is in
+`worker/claimer.py`). If that process dies too, or if the step had run for long, the job runs `alone` from then on: nothing
+else runs in that process, and the next death is charged to it. After `crash_limit` charges it is dead. Without a report all
+jobs that the worker held are suspects. A suspect that is scheduled or held is known by its `error_group` (`suspects.py`).
+The claim of suspects is `claim_suspects` in `jobs/lease.py`.
 """
 
 from __future__ import annotations

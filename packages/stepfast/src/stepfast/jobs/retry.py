@@ -1,7 +1,9 @@
 """The retry policy, and what an exception means for its step: again, when, or never. Pure: chance is an argument.
 
-`worker/running.py` asks `judge` when a handler has failed, and `jobs/commit.py` writes its answer (`RETRY_JOB`). A job that
-waits for its next try is scheduled, and `Promotion` in `worker/maintenance.py` makes it ready.
+`worker/running.py` asks `judge` when a handler has failed (`jobs/rescue.py` when a step passed its hard deadline), and
+`jobs/commit.py` writes its answer: `RETRY_JOB`, or the end as a dead letter, with `end_jobs` in `jobs/archive.py`. A job that
+waits for its next try is scheduled, and `Promotion` in `worker/maintenance.py` makes it ready. What operators do with dead
+letters is in `jobs/dead_letters.py`.
 """
 
 from __future__ import annotations

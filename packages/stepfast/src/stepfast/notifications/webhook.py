@@ -1,8 +1,8 @@
 """Send a webhook once: signed, to an address that may be reached, within one deadline, without following redirects.
 
 A webhook is staged in a transaction (`outbox/messages.py`). After the commit the relay of a worker (`worker/relay.py`)
-takes its destination (`outbox/destinations.py`), calls `send` here, and records the answer or the next try. Which addresses
-may be reached is in `notifications/network.py`.
+takes its destination (`outbox/destinations.py`, which also decides when to try again), calls `send` here, and records the
+answer. Which addresses may be reached is in `notifications/network.py`.
 
 Of the answer, the status decides; its text is kept up to a bound, and the rest is not read. The last part of this file
 signs and verifies, for both sides.

@@ -3,7 +3,8 @@
 A relay serves one destination at a time under a fence: a lease that runs out by itself when the process dies. Nothing is
 sent inside a transaction. What became of a message is recorded only under the fence, so that a relay that was replaced
 records nothing; what it may have sent is sent again by its successor, under the same id. So messages arrive in order, if
-repetitions are left out. The head of a line that failed holds up the others until it is sent or dead.
+repetitions are left out. The head of a line that failed holds up the others until it is sent or dead: `decide` says which,
+and when it is tried again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The row of a schedule: read, written, changed by operators, declared by code, and fired.
 
-What a schedule says is in `definition.py`, when it ticks in `cron.py`. `fire` makes one job of each tick that is due;
-every worker calls it (`worker/scheduler.py`).
+What a schedule says, also about ticks that were missed, is in `definition.py`, when it ticks in `cron.py`. `fire` makes one
+job of each tick that is due; every worker calls it (`worker/scheduler.py`).
 
 A firing moves `next_at` only; every other change writes a new `revision`, and a firing that was planned for an older
 one does nothing.

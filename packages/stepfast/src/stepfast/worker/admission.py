@@ -1,4 +1,8 @@
-"""Between claim and run: ask the limits of claimed jobs. A job whose limits have no room is held; the others start."""
+"""Between claim and run: ask the limits of claimed jobs. A job whose limits have no room is held; the others start.
+
+The arithmetic of a limit is in `limits/limit.py`, its rows are in `limits/limit_rows.py`; `Promotion` in
+`worker/maintenance.py` lets held jobs go when there is room.
+"""
 
 from __future__ import annotations
 

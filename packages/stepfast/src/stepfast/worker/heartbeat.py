@@ -8,8 +8,8 @@ vouched for. After it the heartbeat looks which running steps were cancelled or 
 
 The guardian of the process (`worker/guardian.py`) renews the row while the interpreter does not answer, and declares the
 worker dead as soon as its process has ended; it writes through `worker/deputy.py`. Where there is no guardian any more, other
-workers notice the death: `Rescue` in `worker/rescue.py` declares a worker dead whose process is gone or whose row was not
-renewed in time, and takes its jobs back (`jobs/rescue.py`).
+workers notice the death: `Rescue` in `worker/rescue.py` looks for workers whose process is gone or whose row was not renewed
+in time. How they are declared dead (`declare_dead`), and how their jobs are taken back, is in `jobs/rescue.py`.
 """
 
 from __future__ import annotations
