@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from stepfast.telemetry import EVENTS, LEVELS, Fact, happened, listen, sinks, unlisten, wanted
 from stepfast.telemetry.masking import without_data, without_secrets
-from stepfast.telemetry.sinks import Plain, camel, plain, sentence
+from stepfast.telemetry.sinks import Plain, camel, loggable, plain, sentence
 from tests.support.events import hearing, named
 
 
@@ -226,3 +227,26 @@ def test_the_library_leaves_logging_alone(tmp_path: Path) -> None:
 
     assert json.loads(done.stdout) == [0, 0, 0]
     assert done.stderr == ""
+
+
+def test_the_exception_of_a_record_is_a_copy_without_secrets_and_half_characters() -> None:
+    error = LookupError("no card \udc80")
+    error.__cause__ = OSError("https://me:hunter2@bank.example refused")
+    error.add_note("token=abcdef123456")
+
+    copy = loggable(error)
+    text = "".join(traceback.format_exception(copy))
+
+    assert type(copy).__qualname__ == "LookupError"
+    assert "no card \\udc80" in text
+    assert "OSError: https://me:***@bank.example refused" in text
+    assert "hunter2" not in text
+    assert "abcdef123456" not in text
+    text.encode()
+
+
+def test_an_exception_that_may_be_shown_is_the_one_of_the_record() -> None:
+    error = LookupError("no card")
+    error.__cause__ = OSError("refused")
+
+    assert loggable(error) is error

@@ -14,11 +14,12 @@ from functools import partial
 from typing import Final, Protocol
 
 from stepfast.telemetry.events import LEVELS
-from stepfast.telemetry.masking import HIDDEN, hides, one_line, without_data
+from stepfast.telemetry.masking import HIDDEN, hides, one_line, storable, without_data
 
 Fact = str | float | int | BaseException | Sequence[float] | None
 Plain = dict[str, str | float | int]
 
+DEEPEST_CAUSE: Final = 20
 LONGEST: Final = 2_000  # characters of one field in a log
 _WORD: Final = re.compile(r"_([a-z0-9])")
 Sink = Callable[[str, Mapping[str, Fact]], None]
@@ -62,7 +63,7 @@ def happened(
             "%s %s",
             event,
             sentence(shown),
-            exc_info=exception,
+            exc_info=None if exception is None else loggable(exception),
             extra={"event": event, "facts": shown},
         )
 
@@ -133,6 +134,37 @@ def message_of(error: BaseException) -> str:
         return str(error).strip()
     except Exception:  # noqa: BLE001 - somebody else's __str__
         return "(its text could not be read)"
+
+
+def loggable(error: BaseException) -> BaseException:
+    """The exception as a log may show it: itself, or a copy of the same name if a text of it holds a secret or half a character."""
+    seen: BaseException | None = error
+    for _ in range(DEEPEST_CAUSE):
+        if seen is None:
+            return error
+        texts = [message_of(seen), *getattr(seen, "__notes__", ())]
+        if any(_clean(it) != it for it in texts):
+            break
+        seen = seen.__cause__ or seen.__context__
+    return _copy(error, DEEPEST_CAUSE)
+
+
+def _copy(error: BaseException, depth: int) -> BaseException:
+    kind = type(error)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    copy: BaseException = type(kind.__name__, (Exception,), names)(_clean(message_of(error)))
+    copy.__traceback__ = error.__traceback__
+    for note in getattr(error, "__notes__", ()):
+        copy.add_note(_clean(note))
+    if depth and error.__cause__ is not None:
+        copy.__cause__ = _copy(error.__cause__, depth - 1)
+    elif depth and error.__context__ is not None and not error.__suppress_context__:
+        copy.__context__ = _copy(error.__context__, depth - 1)
+    return copy
+
+
+def _clean(text: str) -> str:
+    return storable(without_data(text))
 
 
 def sentence(facts: Plain) -> str:

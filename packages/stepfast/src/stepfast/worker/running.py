@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, assert_never
@@ -301,6 +302,12 @@ def report(ended: Ended, task_id: str | None = None) -> None:
         return  # most steps: neither traced nor reported one by one
     times = ended.times()
     took, held = times.get("took_s"), times.get("held_s")
+    # Hidden arguments are read from the payload, which only a failure is worth.
+    with ended.hiding() if went_wrong(ended.ending) else nullcontext():
+        _report_end(ended, task_id, took, held)
+
+
+def _report_end(ended: Ended, task_id: str | None, took: float | None, held: float | None) -> None:
     exception = None if ended.run is None else ended.run.error
     match ended.ending:
         case Again(delay, text, _, charged, crashed):
